@@ -1,0 +1,2 @@
+//! The xio command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Deterministic simulator and driver for xio.

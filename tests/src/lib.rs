@@ -1,0 +1,1 @@
+//! Shared model, golden vectors and suites of xio.
