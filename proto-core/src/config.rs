@@ -1,0 +1,218 @@
+//! What an endpoint is told at construction, and what may be chosen per listener and connection.
+
+use core::time::Duration;
+
+use crate::wire::Dialect;
+
+/// Settings of an endpoint. The defaults are libxio's where it has the setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This endpoint's number, unique in the process (0 to 63); part of every session id.
+    pub endpoint: u8,
+    /// Told apart by peers from an earlier life of this endpoint. For extensions.
+    pub incarnation: u64,
+    /// Seed for everything that must differ between runs (nothing yet). For extensions.
+    pub seed: u64,
+    /// Bytes of every slot; at least `headroom + buffer_size`.
+    pub slot_size: u32,
+    /// Slots `0..rx_slots` receive.
+    pub rx_slots: u32,
+    /// Slots `rx_slots..rx_slots + tx_slots` send.
+    pub tx_slots: u32,
+    /// Largest frame in bytes (libxio's buffer size); negotiated down to the peer's.
+    pub buffer_size: u32,
+    /// Data above this many bytes of a request or one-way goes by READ.
+    pub inline_data_max: u32,
+    /// Largest application header in bytes.
+    pub header_max: u16,
+    /// Scatter/gather entries taken per list (1 to 256).
+    pub sge_max: u16,
+    /// Receive queue depth announced to peers (at most 256).
+    pub rq_depth: u16,
+    /// Receives that every transport connection is sure of (3 to `rq_depth`).
+    pub min_grant: u16,
+    /// Messages announced as receive queue depth of a session.
+    pub depth_messages: u16,
+    /// Bytes announced as receive queue depth of a session.
+    pub depth_bytes: u64,
+    /// Outgoing messages that one connection may have unfinished.
+    pub queue_messages: u32,
+    /// Outgoing bytes that one connection may have unfinished.
+    pub queue_bytes: u64,
+    /// Application credits on or off: both peers must agree out of band.
+    pub flow_control: bool,
+    /// Largest payload in bytes that a message may move by READ or WRITE.
+    pub payload_max: u64,
+    /// Redirections followed in a row.
+    pub redirects_max: u8,
+    /// From `connect` to a transport connection that is set up, and for a peer's first frame.
+    pub connect_timeout: Duration,
+    /// For the answer to session setup and HELLO, and for a served user's decision.
+    pub setup_timeout: Duration,
+    /// For the peer's answer to FIN.
+    pub fin_timeout: Duration,
+    /// After the last FIN, before the connection is over.
+    pub time_wait: Duration,
+    /// How long an unused transport connection is kept.
+    pub linger: Duration,
+    /// For flushes after disconnect; then the queue pair is destroyed anyway.
+    pub drain_timeout: Duration,
+    /// For the user's answer to a waiting payload.
+    pub provide_timeout: Duration,
+    /// Keepalive: idle time before a probe, and between probes; `None` turns it off.
+    pub keepalive: Option<Keepalive>,
+}
+
+/// Times of keepalive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// From going online, and from each answer, to the probe.
+    pub time: Duration,
+    /// Between looks for the answer.
+    pub interval: Duration,
+    /// Looks without an answer until the connection is given up.
+    pub probes: u8,
+}
+
+impl Config {
+    /// libxio's defaults for an endpoint with the given numbers of slots.
+    pub const fn new(endpoint: u8, rx_slots: u32, tx_slots: u32) -> Self {
+        Self {
+            endpoint,
+            incarnation: 0,
+            seed: 0,
+            slot_size: 10_240,
+            rx_slots,
+            tx_slots,
+            buffer_size: 9216,
+            inline_data_max: 8192,
+            header_max: 256,
+            sge_max: 4,
+            rq_depth: 256,
+            min_grant: 8,
+            depth_messages: 1024,
+            depth_bytes: 64 << 20,
+            queue_messages: 1024,
+            queue_bytes: 64 << 20,
+            flow_control: false,
+            payload_max: 1 << 30,
+            redirects_max: 8,
+            connect_timeout: Duration::from_secs(10),
+            setup_timeout: Duration::from_secs(10),
+            fin_timeout: Duration::from_secs(300),
+            time_wait: Duration::from_millis(2),
+            linger: Duration::from_secs(60),
+            drain_timeout: Duration::from_millis(500),
+            provide_timeout: Duration::from_secs(10),
+            keepalive: Some(Keepalive {
+                time: Duration::from_secs(60),
+                interval: Duration::from_secs(20),
+                probes: 3,
+            }),
+        }
+    }
+
+    /// Bytes before the application header in a slot for sending: room for the longest headers.
+    /// The caller writes its header, and data that it wants copied, from this offset on.
+    pub const fn headroom(&self) -> usize {
+        // TLV, session header, RDMA response header, both lists at their longest.
+        16 + 40 + 44 + 2 * 16 * self.sge_max as usize
+    }
+}
+
+/// What a driver's device or sockets can do; stated once per transport.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct TransportLimits {
+    /// The dialect spoken.
+    pub dialect: Dialect,
+    /// Work requests on one send queue (sockets: frames being written).
+    pub sq_depth: u16,
+    /// Bytes that may be unfinished on one send queue.
+    pub sq_bytes: u64,
+    /// Work requests on one receive queue.
+    pub rq_depth: u16,
+    /// Entries of the completion queue that all queue pairs share.
+    pub cq_depth: u32,
+    /// Scatter/gather entries of one work request.
+    pub max_sge: u16,
+    /// Bytes that a send may carry inside the work request.
+    pub max_inline: u16,
+    /// READs a queue pair may have outstanding.
+    pub max_reads: u8,
+    /// Largest message of the device in bytes.
+    pub max_message: u32,
+    /// One receive queue for all queue pairs.
+    pub shared_receive_queue: bool,
+    /// A send is signalled at least every so many (1 signals each).
+    pub signal_every: u16,
+}
+
+impl TransportLimits {
+    /// Sockets: what the TCP driver offers.
+    pub const fn tcp() -> Self {
+        Self {
+            dialect: Dialect::Tcp,
+            sq_depth: 64,
+            sq_bytes: u64::MAX,
+            rq_depth: 0,
+            cq_depth: u32::MAX,
+            max_sge: 256,
+            max_inline: 0,
+            max_reads: 0,
+            max_message: u32::MAX,
+            shared_receive_queue: false,
+            signal_every: 1,
+        }
+    }
+
+    /// A queue pair with libxio's sizes.
+    pub const fn rdma() -> Self {
+        Self {
+            dialect: Dialect::Rdma,
+            sq_depth: 257,
+            sq_bytes: u64::MAX,
+            rq_depth: 288,
+            cq_depth: 1 << 16,
+            max_sge: 5,
+            max_inline: 200,
+            max_reads: 16,
+            max_message: 1 << 30,
+            shared_receive_queue: false,
+            signal_every: 64,
+        }
+    }
+}
+
+/// Choices for one `connect`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Local address to connect from; the port is free.
+    pub local: Option<core::net::SocketAddr>,
+    /// Sockets: two streams (libxio's default) or one.
+    pub dual_stream: bool,
+    /// Do not share a transport connection with other sessions.
+    pub own_nexus: bool,
+    /// What comes back in each event of the connection.
+    pub user: u64,
+}
+
+impl ConnectOptions {
+    /// Defaults with a user value.
+    pub const fn new(user: u64) -> Self {
+        Self {
+            local: None,
+            dual_stream: true,
+            own_nexus: false,
+            user,
+        }
+    }
+}
+
+/// Choices for one `listen`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// What comes back in each session request.
+    pub user: u64,
+    /// Connections the transport queues before they are taken.
+    pub backlog: u32,
+}

@@ -1,0 +1,528 @@
+//! Life of transport connections: communication-manager events and driver reports in, control
+//! outputs out. The table is in `state/nexus.rs`, its description in PROTOCOL.md 2.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use super::Endpoint;
+use crate::config::ConnectOptions;
+use crate::entries::{Due, Nexus, SlotUse};
+use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
+use crate::ids::{ListenerId, NONE, NexusId, TransportId};
+use crate::input::{CmEvent, CmKind};
+use crate::output::{ConnectParams, Control};
+use crate::state::nexus::{self, Action, Input, State};
+use crate::storage::Storage;
+use crate::table::{queue_pop, queue_push};
+use crate::time::Instant;
+use crate::timer::Timer;
+use crate::trace::Trace;
+use crate::wire::{Dialect, Framing, status};
+
+/// A peer that asks to connect.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ConnectRequest<'a> {
+    /// The listener it reached.
+    pub listener: ListenerId,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// The address it reached.
+    pub local: Option<SocketAddr>,
+    /// How bytes are laid on the transport.
+    pub framing: Framing,
+    /// Private data of the connect request.
+    pub private: &'a [u8],
+}
+
+fn classify(event: &CmEvent<'_>) -> (Input, Option<Reason>) {
+    let status = event.status;
+    match (event.kind, status) {
+        (CmKind::AddrResolved, 0) => (Input::AddrResolved, None),
+        (CmKind::RouteResolved, 0) => (Input::RouteResolved, None),
+        (CmKind::Established, 0) => (Input::Established, None),
+        (CmKind::AddrResolved | CmKind::AddrError, _) => {
+            (Input::AddrError, Some(Reason::AddressError(status)))
+        }
+        (CmKind::RouteResolved | CmKind::RouteError, _) => {
+            (Input::RouteError, Some(Reason::RouteError(status)))
+        }
+        (CmKind::ConnectRequest, _) => (Input::ConnectRequest, None),
+        (CmKind::ConnectResponse, 0) => (Input::ConnectResponse, None),
+        (CmKind::Established | CmKind::ConnectResponse | CmKind::ConnectError, _) => {
+            (Input::ConnectError, Some(Reason::ConnectError(status)))
+        }
+        (CmKind::Unreachable, _) => (Input::Unreachable, Some(Reason::Unreachable(status))),
+        (CmKind::Rejected, _) => (Input::Rejected, Some(Reason::Refused)),
+        (CmKind::Disconnected, _) => (Input::Disconnected, Some(Reason::Disconnected)),
+        (CmKind::DeviceRemoval, _) => (Input::DeviceRemoval, Some(Reason::DeviceRemoved)),
+        (CmKind::AddrChange, _) => (Input::AddrChange, Some(Reason::Disconnected)),
+        (CmKind::MulticastJoin, _) => (Input::MulticastJoin, None),
+        (CmKind::MulticastError, _) => (Input::MulticastError, None),
+        (CmKind::TimewaitExit, _) => (Input::TimewaitExit, None),
+        (CmKind::Unknown(_), _) => (Input::UnknownCm, None),
+    }
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// Takes an event of the communication manager. One of a nexus whose life is over is counted
+    /// and ignored, and so is one that means nothing in the nexus's state.
+    pub fn handle_cm(&mut self, now: Instant, nexus: NexusId, event: CmEvent<'_>) {
+        self.set_now(now);
+        let Some(n) = self.find_nexus(nexus) else {
+            self.g.counters.stale_cm += 1;
+            return;
+        };
+        let (input, reason) = classify(&event);
+        if event.local.is_some() {
+            self.nexus(n).local = event.local;
+        }
+        self.nexus_input(n, input, reason);
+    }
+
+    /// Takes a peer's request to connect.
+    ///
+    /// # Errors
+    /// Why the driver must refuse it: nobody listens, or there is no room.
+    pub fn handle_connect_request(
+        &mut self,
+        now: Instant,
+        transport: TransportId,
+        request: &ConnectRequest<'_>,
+    ) -> Result<NexusId, Reason> {
+        self.set_now(now);
+        let t = self.s.tables();
+        let live = t.listeners.get(request.listener.index()).is_some_and(|l| {
+            l.live && l.generation == request.listener.generation() && l.transport == transport.0
+        });
+        if !live {
+            return Err(Reason::Refused);
+        }
+        let stream = request.framing != Framing::Rdma;
+        if !stream {
+            self.receives_fit()?;
+        }
+        let spare = stream && self.s.tables().nexuses.len() >= 4 && self.g.nexuses.free() == 1;
+        let Ok(n) = self.take_nexus(transport, request.peer, request.framing) else {
+            let have = 0;
+            return Err(Reason::NoResources { what: Resource::Nexuses, need: 1, have });
+        };
+        let nexus = self.nexus(n);
+        nexus.server = true;
+        nexus.listener = request.listener.at();
+        nexus.local = request.local;
+        nexus.refuse_status = if spare { status::NO_BUFS } else { 0 };
+        self.nexus_input(n, Input::Request, None);
+        Ok(self.nexus_id(n))
+    }
+
+    /// Takes the driver's word that a queue pair (or sockets) could be made, or its error number.
+    pub fn handle_queue_pair(&mut self, now: Instant, nexus: NexusId, made: Result<(), i32>) {
+        self.set_now(now);
+        let Some(n) = self.find_nexus(nexus) else {
+            self.g.counters.stale_cm += 1;
+            return;
+        };
+        match made {
+            Ok(()) => self.nexus_input(n, Input::QpReady, None),
+            Err(error) => {
+                self.nexus_input(n, Input::DriverFailed, Some(Reason::DriverFailed(error)));
+            }
+        };
+    }
+
+    /// Takes the driver's word that it failed on a nexus (an asynchronous event of its queue
+    /// pair, a control output that could not be carried out).
+    pub fn handle_driver_failed(&mut self, now: Instant, nexus: NexusId, reason: Reason) {
+        self.set_now(now);
+        if let Some(n) = self.find_nexus(nexus) {
+            self.nexus_input(n, Input::DriverFailed, Some(reason));
+        } else {
+            self.g.counters.stale_cm += 1;
+        }
+    }
+
+    /// Takes the driver's word that a listener could not be set up.
+    pub fn handle_listen_failed(&mut self, now: Instant, listener: ListenerId, error: i32) {
+        self.set_now(now);
+        let t = self.s.tables();
+        if let Some(l) = t.listeners.get_mut(listener.index())
+            && l.live
+            && l.generation == listener.generation()
+        {
+            l.failed = Some(error);
+        }
+    }
+
+    /// Takes the driver's word that a queue pair is destroyed: nothing of it is touched any
+    /// more, so everything still out comes back now.
+    pub fn handle_destroyed(&mut self, now: Instant, nexus: NexusId) {
+        self.set_now(now);
+        if let Some(n) = self.find_nexus(nexus) {
+            self.nexus_input(n, Input::Destroyed, None);
+        } else {
+            self.g.counters.stale_cm += 1;
+        }
+    }
+
+    /// Finds a nexus that a new session may share.
+    pub(crate) fn find_shared(
+        &mut self,
+        transport: TransportId,
+        peer: SocketAddr,
+        framing: Framing,
+        options: &ConnectOptions,
+    ) -> Option<u32> {
+        let t = self.s.tables();
+        let mut n = t.nexuses[bucket(&peer, t.nexuses.len())].bucket;
+        while n != NONE {
+            let nexus = &t.nexuses[n as usize];
+            let same = nexus.transport == transport.0
+                && nexus.peer == peer
+                && nexus.framing == framing
+                && (options.local.is_none() || options.local == nexus.local);
+            let alive = !matches!(
+                nexus.state,
+                State::Disconnecting | State::Draining | State::Destroying | State::Vacant
+            );
+            if same && alive && nexus.shareable {
+                return Some(n);
+            }
+            n = nexus.hash_next;
+        }
+        None
+    }
+
+    /// Opens a client's nexus.
+    pub(crate) fn open_nexus(
+        &mut self,
+        transport: TransportId,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<u32, CommandError> {
+        let framing = self.framing(transport, options);
+        if framing == Framing::Rdma && self.receives_fit().is_err() {
+            return Err(CommandError::Full(Resource::ReceiveSlots));
+        }
+        let n = self.take_nexus(transport, peer, framing)?;
+        let nexus = self.nexus(n);
+        nexus.shareable = !options.own_nexus;
+        nexus.local = options.local;
+        let t = self.s.tables();
+        let home = bucket(&peer, t.nexuses.len());
+        t.nexuses[n as usize].hash_next = t.nexuses[home].bucket;
+        t.nexuses[home].bucket = n;
+        self.nexus_input(n, Input::Open, None);
+        Ok(n)
+    }
+
+    pub(crate) fn framing(&mut self, transport: TransportId, options: &ConnectOptions) -> Framing {
+        match (self.transport(transport.0).limits.dialect, options.dual_stream) {
+            (Dialect::Rdma, _) => Framing::Rdma,
+            (Dialect::Tcp, true) => Framing::TcpDual,
+            (Dialect::Tcp, false) => Framing::TcpSingle,
+        }
+    }
+
+    fn take_nexus(
+        &mut self,
+        transport: TransportId,
+        peer: SocketAddr,
+        framing: Framing,
+    ) -> Result<u32, CommandError> {
+        let t = self.s.tables();
+        let n = self.g.nexuses.take(t.nexuses).ok_or(CommandError::Full(Resource::Nexuses))?;
+        let row = &mut t.nexuses[n as usize];
+        let generation = row.generation;
+        let bucket = row.bucket;
+        *row = Nexus { generation, bucket, ..Nexus::VACANT };
+        row.transport = transport.0;
+        row.peer = peer;
+        row.framing = framing;
+        row.frame_max = self.g.config.buffer_size;
+        self.g.receiving += u32::from(framing == Framing::Rdma);
+        Ok(n)
+    }
+
+    /// Looks the input up, moves the nexus, and does what the table says. Returns the action, so
+    /// that a frame's caller knows whether to deliver it.
+    pub(crate) fn nexus_input(&mut self, n: u32, input: Input, reason: Option<Reason>) -> Action {
+        let row = self.nexus(n);
+        let from = row.state;
+        let (next, action) = nexus::lookup(from, input);
+        row.state = next;
+        if action != Action::Ignored && row.reason.is_none() {
+            row.reason = reason;
+        }
+        if action == Action::Ignored {
+            self.g.counters.ignored_inputs += 1;
+        } else {
+            self.trace.transition(0, n, from as u8, input as u8, next as u8);
+        }
+        self.nexus_action(n, from, action);
+        action
+    }
+
+    fn nexus_action(&mut self, n: u32, from: State, action: Action) {
+        match action {
+            Action::Ignored | Action::Deliver | Action::Drop | Action::Await => {}
+            Action::Resolve => self.start(n, Due::Resolve),
+            Action::Route => self.set_due(n, Due::Route),
+            Action::Create if from == State::Vacant => self.start(n, Due::Create),
+            Action::Create => self.set_due(n, Due::Create),
+            Action::Prime => self.prime(n),
+            Action::Connect => self.set_due(n, Due::Connect),
+            Action::Accept => self.set_due(n, Due::Accept),
+            Action::Handshake => {
+                self.nexus(n).setup_due = true;
+                self.mark_ready(n);
+            }
+            Action::Answer => self.answer_setup(n, from),
+            Action::GoOnline => {
+                self.disarm(Timer::Nexus(n));
+                self.plan_receives(n);
+                self.nexus_up(n);
+                self.unused_if_empty(n);
+            }
+            Action::Establish => self.trace.mark("frame before established"),
+            Action::Linger => {
+                let linger = self.g.config.linger;
+                self.arm_after(Timer::Nexus(n), linger);
+            }
+            Action::Unlinger => {
+                self.disarm(Timer::Nexus(n));
+                self.trace.mark("nexus reused while idle");
+            }
+            Action::Disconnect | Action::Wrong => self.go_down(n, Due::Disconnect),
+            Action::Drain => self.drain(n, from),
+            Action::Destroy | Action::Kill => {
+                self.disarm(Timer::Nexus(n));
+                self.set_due(n, Due::Destroy);
+                self.lose_connections(n);
+            }
+            Action::Refused => {
+                self.disarm(Timer::Nexus(n));
+                self.set_due(n, Due::Reject);
+                self.lose_connections(n);
+            }
+            Action::Free => self.free_nexus(n),
+        }
+    }
+
+    fn start(&mut self, n: u32, due: Due) {
+        self.set_due(n, due);
+        let timeout = self.g.config.connect_timeout;
+        self.arm_after(Timer::Nexus(n), timeout);
+    }
+
+    /// RDMA: one receive must be posted before connect or accept. Streams need none.
+    fn prime(&mut self, n: u32) {
+        if self.nexus(n).framing == Framing::Rdma {
+            self.nexus(n).recv_target = 1;
+            self.mark_ready(n);
+        } else {
+            self.nexus_input(n, Input::Primed, None);
+        }
+    }
+
+    fn answer_setup(&mut self, n: u32, from: State) {
+        if from == State::Accepting {
+            self.trace.mark("frame before established");
+        }
+        self.nexus(n).setup_due = true;
+        if self.nexus(n).refuse_status == 0 {
+            self.disarm(Timer::Nexus(n));
+            self.plan_receives(n);
+            self.unused_if_empty(n);
+        }
+        self.mark_ready(n);
+    }
+
+    /// This side ends it: no frame is taken any more, connections hear of it now.
+    fn go_down(&mut self, n: u32, due: Due) {
+        self.set_due(n, due);
+        let timeout = self.g.config.drain_timeout;
+        self.arm_after(Timer::Nexus(n), timeout);
+        self.lose_connections(n);
+    }
+
+    /// The transport is gone: what already arrived is still delivered, then connections hear of
+    /// it. When this side ended it they know already.
+    fn drain(&mut self, n: u32, from: State) {
+        self.set_due(n, Due::Drain);
+        let timeout = self.g.config.drain_timeout;
+        self.arm_after(Timer::Nexus(n), timeout);
+        if !matches!(from, State::Online | State::Idle) {
+            self.lose_connections(n);
+        }
+    }
+
+    /// When nothing of a draining nexus is out any more, it can be destroyed.
+    pub(crate) fn check_drained(&mut self, n: u32) {
+        let nexus = self.nexus(n);
+        let empty = nexus.posted == 0 && nexus.sq_used == 0;
+        if nexus.state == State::Draining && empty && nexus.due == Due::Nothing {
+            self.nexus_input(n, Input::Drained, None);
+        }
+    }
+
+    pub(crate) fn unused_if_empty(&mut self, n: u32) {
+        if self.nexus(n).connection_count == 0 {
+            self.nexus_input(n, Input::Unused, None);
+        }
+    }
+
+    pub(crate) fn nexus_deadline(&mut self, n: u32) {
+        let state = self.nexus(n).state;
+        if state == State::Draining {
+            self.trace.mark("drain timed out");
+        }
+        self.nexus_input(n, Input::Deadline, Some(Reason::TimedOut(Step::Connect)));
+    }
+
+    fn free_nexus(&mut self, n: u32) {
+        self.lose_connections(n);
+        self.flush_send_queue(n);
+        self.flush_receives(n);
+        self.disarm(Timer::Nexus(n));
+        self.end_held_tasks(n);
+        self.unhash(n);
+        self.close_sockets(n);
+        let nexus = self.nexus(n);
+        debug_assert_eq!(nexus.connection_count, 0);
+        let rdma = nexus.framing == Framing::Rdma;
+        self.g.receiving -= u32::from(rdma);
+        self.leave_ready(n);
+        let t = self.s.tables();
+        self.g.nexuses.give(t.nexuses, n);
+    }
+
+    fn flush_receives(&mut self, n: u32) {
+        loop {
+            let t = self.s.tables();
+            let nexus = &mut t.nexuses[n as usize];
+            if nexus.rq_head == NONE {
+                break;
+            }
+            let slot = queue_pop!(t.slots, nexus.rq_head, nexus.rq_tail, next_free);
+            nexus.posted -= 1;
+            debug_assert!(t.slots[slot as usize].usage == SlotUse::Posted);
+            let transport = nexus.transport;
+            self.transport(transport).cq_used -= 1;
+            self.g.counters.flushed += 1;
+            self.free_slot(slot);
+        }
+    }
+
+    fn flush_send_queue(&mut self, n: u32) {
+        while self.nexus(n).sq_head != NONE {
+            self.g.counters.flushed += 1;
+            self.pop_work(n, WorkStatus::Flushed);
+        }
+    }
+
+    fn unhash(&mut self, n: u32) {
+        let t = self.s.tables();
+        let home = bucket(&t.nexuses[n as usize].peer, t.nexuses.len());
+        let next = t.nexuses[n as usize].hash_next;
+        let mut at = t.nexuses[home].bucket;
+        if at == n {
+            t.nexuses[home].bucket = next;
+            return;
+        }
+        while at != NONE {
+            let follow = t.nexuses[at as usize].hash_next;
+            if follow == n {
+                t.nexuses[at as usize].hash_next = next;
+                return;
+            }
+            at = follow;
+        }
+    }
+
+    pub(crate) fn set_due(&mut self, n: u32, due: Due) {
+        let t = self.s.tables();
+        let nexus = &mut t.nexuses[n as usize];
+        nexus.due = due;
+        if !nexus.in_control {
+            nexus.in_control = true;
+            let transport = nexus.transport as usize;
+            if let Some(state) = &mut self.g.transports[transport] {
+                let q = &mut state.control;
+                queue_push!(t.nexuses, q.head, q.tail, control_next, n);
+            }
+        }
+    }
+
+    /// The next action for a driver, or `None` when there is nothing to do for now.
+    #[must_use]
+    pub fn poll_control(&mut self, transport: TransportId) -> Option<Control> {
+        if let Some(control) = self.poll_listeners(transport) {
+            return Some(control);
+        }
+        if let Some(control) = self.poll_sockets(transport) {
+            return Some(control);
+        }
+        loop {
+            let t = self.s.tables();
+            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.control;
+            if q.is_empty() {
+                return None;
+            }
+            let n = queue_pop!(t.nexuses, q.head, q.tail, control_next);
+            let nexus = &mut t.nexuses[n as usize];
+            nexus.in_control = false;
+            let due = core::mem::replace(&mut nexus.due, Due::Nothing);
+            if let Some(control) = self.control(n, due) {
+                return Some(control);
+            }
+        }
+    }
+
+    fn control(&mut self, n: u32, due: Due) -> Option<Control> {
+        let nexus = self.nexus_id(n);
+        let row = self.nexus(n);
+        let (peer, local) = (row.peer, row.local);
+        let params = ConnectParams {
+            retry: 7,
+            rnr_retry: 7,
+            reads: u8::MAX,
+            dual_stream: row.framing == Framing::TcpDual,
+        };
+        let reason = row.reason.unwrap_or(Reason::Refused);
+        let timeout_ms = millis(self.g.config.connect_timeout);
+        Some(match due {
+            Due::Nothing => return None,
+            Due::Resolve => Control::ResolveAddress { nexus, peer, local, timeout_ms },
+            Due::Route => Control::ResolveRoute { nexus, timeout_ms },
+            Due::Create => Control::CreateQueuePair { nexus },
+            Due::Connect => Control::Connect { nexus, params },
+            Due::Accept => Control::Accept { nexus, params },
+            Due::Reject => {
+                self.set_due(n, Due::Destroy);
+                Control::Reject { nexus, reason }
+            }
+            Due::Disconnect => Control::Disconnect { nexus },
+            Due::Drain => {
+                self.check_drained(n);
+                Control::Drain { nexus }
+            }
+            Due::Destroy => Control::Destroy { nexus },
+        })
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// A small mixing hash; only spreads, so its quality does not matter for safety: a peer cannot
+/// choose the addresses that this side connects to.
+fn bucket(peer: &SocketAddr, len: usize) -> usize {
+    let mut h = u64::from(peer.port()) ^ 0x9e37_79b9_7f4a_7c15;
+    let mut mix = |byte: u8| h = (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    match peer.ip() {
+        core::net::IpAddr::V4(ip) => ip.octets().into_iter().for_each(&mut mix),
+        core::net::IpAddr::V6(ip) => ip.octets().into_iter().for_each(&mut mix),
+    }
+    ((h ^ h >> 32) % len as u64) as usize
+}

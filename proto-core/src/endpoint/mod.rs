@@ -1,0 +1,377 @@
+//! The endpoint: one thread's worth of protocol.
+//!
+//! Folder map: `commands` (what users call), `cm` (life of transport connections), `session`
+//! (setup, HELLO, portals), `connection` (close and loss), `send` (messages accepted from the
+//! user), `work` and `frame` (work requests, when polled), `receive` and `message` (frames from
+//! peers), `credit` (receives and credits), `event` (what the user hears), `time` (deadlines).
+
+mod cm;
+mod commands;
+mod connection;
+mod credit;
+mod event;
+mod frame;
+mod info;
+#[cfg(feature = "check")]
+mod invariants;
+mod message;
+mod outcome;
+mod receive;
+mod rendezvous;
+mod send;
+mod session;
+mod time;
+mod work;
+
+pub use info::{ConnectionInfo, Counters, PeerKind};
+pub use send::{Message, RequestOptions};
+
+use crate::config::{Config, TransportLimits};
+use crate::entries::{Connection, Nexus, Session, Task};
+use crate::error::{CommandError, Resource};
+use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TaskId, TransportId};
+use crate::storage::{Storage, Tables};
+use crate::table::{Pool, Queue};
+use crate::time::Instant;
+use crate::timer::{self, Timer};
+use crate::trace::{NoTrace, Trace};
+
+/// Transports that one endpoint can serve.
+pub const TRANSPORTS_MAX: usize = 4;
+
+/// Paths that are taken rarely; the simulator's seeds must take each of them.
+pub const MARKS: &[&str] = &[
+    "nexus shared",
+    "nexus reused while idle",
+    "credit nop sent",
+    "data waited for credits",
+    "frame waited for a slot",
+    "receives shrunk for a new peer",
+    "peer refused for lack of receives",
+    "late answer dropped",
+    "stale completion ignored",
+    "stale session frame ignored",
+    "receipt joined to response",
+    "frame before established",
+    "frame after disconnect",
+    "queued message flushed by peer's fin",
+    "simultaneous close",
+    "drain timed out",
+    "clock went backwards",
+];
+
+pub(crate) struct TransportState {
+    pub(crate) limits: TransportLimits,
+    /// Work requests of all queues that can still produce a completion.
+    pub(crate) cq_used: u32,
+    /// Nexuses with work, and with control outputs.
+    pub(crate) ready: Queue,
+    pub(crate) control: Queue,
+}
+
+/// Everything of an endpoint that is not a table.
+pub(crate) struct Globals {
+    pub(crate) config: Config,
+    pub(crate) now: Instant,
+    pub(crate) transports: [Option<TransportState>; TRANSPORTS_MAX],
+    pub(crate) listeners: Pool,
+    pub(crate) nexuses: Pool,
+    pub(crate) sessions: Pool,
+    pub(crate) connections: Pool,
+    pub(crate) tasks: Pool,
+    pub(crate) rx_slots: Pool,
+    pub(crate) tx_slots: Pool,
+    pub(crate) work: Pool,
+    pub(crate) sockets: Pool,
+    pub(crate) extents: Pool,
+    pub(crate) timers: u32,
+    /// Send slots that only frames of the protocol may take.
+    pub(crate) tx_reserve: u32,
+    /// Connections and sessions with events.
+    pub(crate) connection_events: Queue,
+    pub(crate) session_events: Queue,
+    /// Nexuses that wait for a send slot or a work entry.
+    pub(crate) slot_waiters: u32,
+    /// Nexuses that take receives from the budget.
+    pub(crate) receiving: u32,
+    pub(crate) counters: Counters,
+}
+
+/// A protocol endpoint over `S`'s tables, observed by `T`.
+///
+/// Methods come in four kinds. *Constructors*: [`new`](Self::new),
+/// [`add_transport`](Self::add_transport). *Commands* of the user (`listen`, `connect`, `accept`,
+/// `send`, `respond`, `release`, `close`, ...), which are taken or refused at once. *Inputs* from
+/// the driver (`handle_*`). *Outputs* (`poll_control`, `poll_work`, `poll_event`,
+/// `poll_timeout`), made from the state when polled: after any command or input poll all of them
+/// until they have nothing more; the order of polling does not matter.
+pub struct Endpoint<S, T = NoTrace> {
+    pub(crate) s: S,
+    pub(crate) g: Globals,
+    pub(crate) trace: T,
+}
+
+/// A configuration that cannot work.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The setting or table.
+    pub what: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// The smallest or largest that works.
+    pub bound: u64,
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} of {} cannot work; the bound is {}", self.what, self.value, self.bound)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+fn at_least(what: &'static str, value: u64, bound: u64) -> Result<(), ConfigError> {
+    if value < bound { Err(ConfigError { what, value, bound }) } else { Ok(()) }
+}
+
+fn at_most(what: &'static str, value: u64, bound: u64) -> Result<(), ConfigError> {
+    if value > bound { Err(ConfigError { what, value, bound }) } else { Ok(()) }
+}
+
+impl<S: Storage> Endpoint<S> {
+    /// An endpoint without an observer.
+    ///
+    /// # Errors
+    /// A setting or table size that cannot work, with the bound it misses.
+    pub fn new(config: Config, storage: S) -> Result<Self, ConfigError> {
+        Self::with_trace(config, storage, NoTrace)
+    }
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// An endpoint whose transitions and rare paths `trace` hears of.
+    ///
+    /// # Errors
+    /// As [`new`](Endpoint::new).
+    pub fn with_trace(config: Config, mut storage: S, trace: T) -> Result<Self, ConfigError> {
+        let t = storage.tables();
+        check(&config, &t)?;
+        let rx = config.rx_slots;
+        let tx = config.tx_slots;
+        let count = |len: usize| len as u32;
+        let g = Globals {
+            now: Instant::ZERO,
+            transports: [const { None }; TRANSPORTS_MAX],
+            listeners: Pool::new(0, count(t.listeners.len())),
+            nexuses: Pool::new(0, count(t.nexuses.len())),
+            sessions: Pool::new(0, count(t.sessions.len())),
+            connections: Pool::new(0, count(t.connections.len())),
+            tasks: Pool::new(rx, count(t.tasks.len()) - rx),
+            rx_slots: Pool::new(0, rx),
+            tx_slots: Pool::new(rx, tx),
+            work: Pool::new(0, count(t.work.len())),
+            sockets: Pool::new(0, count(t.sockets.len())),
+            extents: Pool::new(0, count(t.extents.len())),
+            timers: 0,
+            tx_reserve: (tx / 4).clamp(2, 64),
+            connection_events: Queue::EMPTY,
+            session_events: Queue::EMPTY,
+            slot_waiters: 0,
+            receiving: 0,
+            counters: Counters::default(),
+            config,
+        };
+        Ok(Self { s: storage, g, trace })
+    }
+
+    /// Says that a driver serves this endpoint, and what it can do.
+    ///
+    /// # Errors
+    /// More transports than [`TRANSPORTS_MAX`], or limits too small to work with.
+    pub fn add_transport(&mut self, limits: TransportLimits) -> Result<TransportId, ConfigError> {
+        at_least("sq_depth", limits.sq_depth.into(), 4)?;
+        at_least("cq_depth", limits.cq_depth.into(), 8)?;
+        at_least("max_sge", limits.max_sge.into(), 1)?;
+        at_least("signal_every", limits.signal_every.into(), 1)?;
+        if limits.dialect == crate::wire::Dialect::Rdma && !limits.shared_receive_queue {
+            at_least("rq_depth", limits.rq_depth.into(), u64::from(self.g.config.min_grant) + 2)?;
+        }
+        let free = self.g.transports.iter().position(Option::is_none);
+        let Some(index) = free else {
+            let bound = TRANSPORTS_MAX as u64;
+            return Err(ConfigError { what: "transports", value: bound + 1, bound });
+        };
+        self.g.transports[index] = Some(TransportState {
+            limits,
+            cq_used: 0,
+            ready: Queue::EMPTY,
+            control: Queue::EMPTY,
+        });
+        Ok(TransportId(index as u8))
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.g.config
+    }
+
+    /// The observer.
+    pub fn trace(&self) -> &T {
+        &self.trace
+    }
+
+    /// The observer, to change.
+    pub fn trace_mut(&mut self) -> &mut T {
+        &mut self.trace
+    }
+
+    #[inline(always)]
+    pub(crate) fn nexus(&mut self, index: u32) -> &mut Nexus {
+        &mut self.s.tables().nexuses[index as usize]
+    }
+    #[inline(always)]
+    pub(crate) fn session(&mut self, index: u32) -> &mut Session {
+        &mut self.s.tables().sessions[index as usize]
+    }
+    #[inline(always)]
+    pub(crate) fn connection(&mut self, index: u32) -> &mut Connection {
+        &mut self.s.tables().connections[index as usize]
+    }
+    #[inline(always)]
+    pub(crate) fn task(&mut self, index: u32) -> &mut Task {
+        &mut self.s.tables().tasks[index as usize]
+    }
+    #[inline(always)]
+    pub(crate) fn transport(&mut self, index: u8) -> &mut TransportState {
+        match &mut self.g.transports[index as usize] {
+            Some(state) => state,
+            None => unreachable!("transport {index} was never added"),
+        }
+    }
+
+    pub(crate) fn nexus_id(&mut self, index: u32) -> NexusId {
+        NexusId::new(index, self.nexus(index).generation)
+    }
+    pub(crate) fn session_id(&mut self, index: u32) -> SessionId {
+        SessionId::new(index, self.session(index).generation)
+    }
+    pub(crate) fn connection_id(&mut self, index: u32) -> ConnectionId {
+        ConnectionId::new(index, self.connection(index).generation)
+    }
+    pub(crate) fn task_id(&mut self, index: u32) -> TaskId {
+        TaskId::new(index, self.task(index).generation)
+    }
+
+    /// The row of a connection whose life is not over.
+    #[inline]
+    pub(crate) fn find_connection(&mut self, id: ConnectionId) -> Result<u32, CommandError> {
+        match self.s.tables().connections.get(id.index()) {
+            Some(c) if c.generation == id.generation() => Ok(id.at()),
+            _ => Err(CommandError::Unknown),
+        }
+    }
+    #[inline]
+    pub(crate) fn find_task(&mut self, id: TaskId) -> Result<u32, CommandError> {
+        match self.s.tables().tasks.get(id.index()) {
+            Some(t) if t.generation == id.generation() => Ok(id.at()),
+            _ => Err(CommandError::Unknown),
+        }
+    }
+    pub(crate) fn find_session(&mut self, id: SessionId) -> Result<u32, CommandError> {
+        match self.s.tables().sessions.get(id.index()) {
+            Some(s) if s.generation == id.generation() => Ok(id.at()),
+            _ => Err(CommandError::Unknown),
+        }
+    }
+    #[inline]
+    pub(crate) fn find_nexus(&mut self, id: NexusId) -> Option<u32> {
+        let t = self.s.tables();
+        t.nexuses.get(id.index()).filter(|n| n.generation == id.generation()).map(|_| id.at())
+    }
+
+    pub(crate) fn arm(&mut self, timer: Timer, at: Instant) {
+        timer::arm(&mut self.s.tables(), &mut self.g.timers, timer, at.as_nanos());
+    }
+    pub(crate) fn arm_after(&mut self, timer: Timer, after: core::time::Duration) {
+        self.arm(timer, self.g.now.after(after));
+    }
+    pub(crate) fn disarm(&mut self, timer: Timer) {
+        timer::disarm(&mut self.s.tables(), &mut self.g.timers, timer);
+    }
+
+    /// Takes the driver's time; one that goes backwards is clamped and counted.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        if now < self.g.now {
+            self.g.counters.clock_backwards += 1;
+            self.trace.mark("clock went backwards");
+        } else {
+            self.g.now = now;
+        }
+    }
+
+    /// Takes a send slot for a frame of the protocol, out of the reserve if need be.
+    pub(crate) fn take_frame_slot(&mut self) -> Option<u32> {
+        let slot = self.g.tx_slots.take(self.s.tables().slots)?;
+        self.s.tables().slots[slot as usize].usage = crate::entries::SlotUse::Taken;
+        Some(slot)
+    }
+
+    /// Takes a send slot for a user, leaving the reserve alone.
+    pub(crate) fn take_user_slot(&mut self) -> Result<u32, CommandError> {
+        if self.g.tx_slots.free() <= self.g.tx_reserve {
+            return Err(CommandError::Full(Resource::SendSlots));
+        }
+        self.take_frame_slot().ok_or(CommandError::Full(Resource::SendSlots))
+    }
+
+    /// Gives a slot of either kind back and wakes who waits for one.
+    pub(crate) fn free_slot(&mut self, slot: u32) {
+        let t = self.s.tables();
+        let row = &mut t.slots[slot as usize];
+        debug_assert!(row.usage != crate::entries::SlotUse::Free, "slot {slot} freed twice");
+        row.usage = crate::entries::SlotUse::Free;
+        row.nexus = NONE;
+        if slot < self.g.config.rx_slots {
+            self.g.rx_slots.give(t.slots, slot);
+        } else {
+            self.g.tx_slots.give(t.slots, slot);
+        }
+        if self.g.slot_waiters > 0 {
+            self.wake_slot_waiters();
+        }
+    }
+}
+
+fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
+    at_most("endpoint", config.endpoint.into(), 63)?;
+    at_least("buffer_size", config.buffer_size.into(), 512)?;
+    at_most("buffer_size", config.buffer_size.into(), 65_535)?;
+    let slot = config.headroom() as u64 + u64::from(config.buffer_size);
+    at_least("slot_size", config.slot_size.into(), slot.max(4096))?;
+    at_least("rx_slots", config.rx_slots.into(), 4)?;
+    at_least("tx_slots", config.tx_slots.into(), 4)?;
+    at_least("sge_max", config.sge_max.into(), 1)?;
+    at_most("sge_max", config.sge_max.into(), 256)?;
+    at_least("min_grant", config.min_grant.into(), 3)?;
+    at_most("rq_depth", config.rq_depth.into(), 256)?;
+    at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
+    at_most("inline_data_max", config.inline_data_max.into(), config.buffer_size.into())?;
+    let rx = u64::from(config.rx_slots);
+    let slots = rx + u64::from(config.tx_slots);
+    at_least("slots table", t.slots.len() as u64, slots)?;
+    at_least("tasks table", t.tasks.len() as u64, rx + 1)?;
+    at_most("tasks table", t.tasks.len() as u64, 1 << crate::tid::INDEX_BITS)?;
+    at_most("connections table", t.connections.len() as u64, 1 << crate::tid::INDEX_BITS)?;
+    at_most("sessions table", t.sessions.len() as u64, 1 << crate::tid::SESSION_INDEX_BITS)?;
+    at_least("nexuses table", t.nexuses.len() as u64, 1)?;
+    at_least("sessions table", t.sessions.len() as u64, 1)?;
+    at_least("connections table", t.connections.len() as u64, 1)?;
+    at_least("work table", t.work.len() as u64, 4)?;
+    let timers = t.nexuses.len()
+        + 2 * t.connections.len()
+        + t.sessions.len()
+        + t.tasks.len()
+        + t.sockets.len();
+    at_least("timers table", t.timers.len() as u64, timers as u64)
+}

@@ -1,0 +1,741 @@
+//! The rows of the endpoint's tables. Opaque to users, who only make arrays of `VACANT` ones.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::error::{Failure, Reason};
+use crate::ids::NONE;
+use crate::memory::{SEGMENTS_INLINE, Segment};
+use crate::state::{connection, nexus, session, task};
+use crate::wire::{Framing, Kind};
+
+pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A listening address.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) live: bool,
+    pub(crate) failed: Option<i32>,
+    /// Control outputs not polled yet.
+    pub(crate) due_listen: bool,
+    pub(crate) due_unlisten: bool,
+    pub(crate) transport: u8,
+    pub(crate) address: SocketAddr,
+    pub(crate) backlog: u32,
+    pub(crate) user: u64,
+}
+
+impl Listener {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        live: false,
+        failed: None,
+        due_listen: false,
+        due_unlisten: false,
+        transport: 0,
+        address: NOWHERE,
+        backlog: 0,
+        user: 0,
+    };
+}
+
+/// The one control output that a transport connection has due.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    Nothing,
+    Resolve,
+    Route,
+    Create,
+    Connect,
+    Accept,
+    Reject,
+    Disconnect,
+    Drain,
+    Destroy,
+}
+
+/// A transport connection.
+#[derive(Clone, Debug)]
+pub struct Nexus {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) state: nexus::State,
+    pub(crate) due: Due,
+    pub(crate) transport: u8,
+    pub(crate) framing: Framing,
+    pub(crate) server: bool,
+    pub(crate) shareable: bool,
+    /// Server: no room; the peer is told so and let go.
+    pub(crate) refuse_status: u32,
+    pub(crate) listener: u32,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
+    /// Why it is going down.
+    pub(crate) reason: Option<Reason>,
+
+    // Negotiated.
+    pub(crate) frame_max: u32,
+    pub(crate) peer_in_sges: u16,
+    pub(crate) peer_out_sges: u16,
+    pub(crate) peer_header_max: u16,
+    pub(crate) rq_depth: u16,
+    pub(crate) sq_window: u16,
+    pub(crate) cid: u32,
+
+    // Transport flow control (PROTOCOL.md 6).
+    pub(crate) tx_sn: u16,
+    pub(crate) rx_sn: u16,
+    pub(crate) tx_credits: u16,
+    /// Receives posted and not consumed.
+    pub(crate) posted: u16,
+    /// Receives that the peer was told of and has not used.
+    pub(crate) granted: u16,
+    /// Receive slots of this nexus that delivered messages hold.
+    pub(crate) held: u16,
+    pub(crate) recv_target: u16,
+    /// READ responses whose READ_ACK may arrive without credit.
+    pub(crate) read_acks_expected: u16,
+    /// Posted receive slots, oldest first (private queues).
+    pub(crate) rq_head: u32,
+    pub(crate) rq_tail: u32,
+
+    // Send queue.
+    pub(crate) sq_head: u32,
+    pub(crate) sq_tail: u32,
+    pub(crate) sq_used: u16,
+    pub(crate) sq_unsignaled: u16,
+    pub(crate) sq_bytes: u64,
+    pub(crate) reads_used: u8,
+
+    // Frames of its own.
+    pub(crate) setup_due: bool,
+    pub(crate) first_frame_sent: bool,
+    pub(crate) ack_head: u32,
+    pub(crate) ack_tail: u32,
+    /// READ and WRITE work (tasks) not posted yet.
+    pub(crate) rdma_head: u32,
+    pub(crate) rdma_tail: u32,
+
+    // Connections on it, and those of them with frames to send.
+    pub(crate) connections: u32,
+    pub(crate) connection_count: u32,
+    pub(crate) tx_head: u32,
+    pub(crate) tx_tail: u32,
+
+    // Endpoint-wide lists.
+    pub(crate) ready_next: u32,
+    pub(crate) in_ready: bool,
+    pub(crate) control_next: u32,
+    pub(crate) in_control: bool,
+    pub(crate) wants_slot: bool,
+
+    // Lookup by peer address: chain and, independent of this row's nexus, bucket head.
+    pub(crate) hash_next: u32,
+    pub(crate) bucket: u32,
+
+    pub(crate) timer: u32,
+    /// Its sockets (stream dialect): control or single, and data.
+    pub(crate) sockets: [u32; 2],
+}
+
+impl Nexus {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        state: nexus::State::Vacant,
+        due: Due::Nothing,
+        transport: 0,
+        framing: Framing::Rdma,
+        server: false,
+        shareable: false,
+        refuse_status: 0,
+        listener: NONE,
+        peer: NOWHERE,
+        local: None,
+        reason: None,
+        frame_max: 0,
+        peer_in_sges: 0,
+        peer_out_sges: 0,
+        peer_header_max: 0,
+        rq_depth: 0,
+        sq_window: 0,
+        cid: 0,
+        tx_sn: 0,
+        rx_sn: 0,
+        tx_credits: 0,
+        posted: 0,
+        granted: 0,
+        held: 0,
+        recv_target: 0,
+        read_acks_expected: 0,
+        rq_head: NONE,
+        rq_tail: NONE,
+        sq_head: NONE,
+        sq_tail: NONE,
+        sq_used: 0,
+        sq_unsignaled: 0,
+        sq_bytes: 0,
+        reads_used: 0,
+        setup_due: false,
+        first_frame_sent: false,
+        ack_head: NONE,
+        ack_tail: NONE,
+        rdma_head: NONE,
+        rdma_tail: NONE,
+        connections: NONE,
+        connection_count: 0,
+        tx_head: NONE,
+        tx_tail: NONE,
+        ready_next: NONE,
+        in_ready: false,
+        control_next: NONE,
+        in_control: false,
+        wants_slot: false,
+        hash_next: NONE,
+        bucket: NONE,
+        timer: NONE,
+        sockets: [NONE; 2],
+    };
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) state: session::State,
+    pub(crate) client: bool,
+    /// The id on the wire: ours, or of the endpoint that a ticket came from.
+    pub(crate) own_id: u32,
+    pub(crate) peer_id: u32,
+    pub(crate) peer_depth_messages: u16,
+    pub(crate) peer_depth_bytes: u64,
+    pub(crate) connections: u32,
+    pub(crate) connection_count: u32,
+    /// The user's value: of the listener, or of the connect.
+    pub(crate) user: u64,
+    pub(crate) listener: u32,
+    pub(crate) reason: Reason,
+    /// Connections that may still come through a ticket or portals.
+    pub(crate) joins_left: u16,
+    pub(crate) redirects: u8,
+    /// Receive task that holds the peer's setup request.
+    pub(crate) request: u32,
+    pub(crate) asked: bool,
+    pub(crate) event_next: u32,
+    pub(crate) in_events: bool,
+    pub(crate) timer: u32,
+}
+
+impl Session {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        state: session::State::Vacant,
+        client: false,
+        own_id: 0,
+        peer_id: 0,
+        peer_depth_messages: 0,
+        peer_depth_bytes: 0,
+        connections: NONE,
+        connection_count: 0,
+        user: 0,
+        listener: NONE,
+        reason: Reason::Closed,
+        joins_left: 0,
+        redirects: 0,
+        request: NONE,
+        asked: false,
+        event_next: NONE,
+        in_events: false,
+        timer: NONE,
+    };
+}
+
+bitflags::bitflags! {
+    /// Control frames that a connection has to send.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct Frames: u16 {
+        const SETUP_REQ = 1;
+        const SETUP_RSP = 2;
+        const HELLO_REQ = 4;
+        const HELLO_RSP = 8;
+        const FIN_REQ = 16;
+        const FIN_RSP = 32;
+        const KEEPALIVE_REQ = 64;
+        const KEEPALIVE_RSP = 128;
+        const ACK_REQ = 256;
+    }
+
+    /// Control requests whose answer is awaited.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct Awaited: u8 {
+        const SETUP = 1;
+        const HELLO = 2;
+        const FIN = 4;
+        const KEEPALIVE = 8;
+    }
+
+    /// Events that a connection itself has for the user.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct ConnectionEvents: u8 {
+        const ESTABLISHED = 1;
+        const FAILED = 2;
+        const WRITABLE = 4;
+        const CLOSED = 8;
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) state: connection::State,
+    pub(crate) session: u32,
+    pub(crate) nexus: u32,
+    pub(crate) user: u64,
+    /// Produces no events (the half that says goodbye after portals or redirection).
+    pub(crate) silent: bool,
+    pub(crate) client: bool,
+    pub(crate) joining: bool,
+    pub(crate) reported_up: bool,
+    pub(crate) reason: Reason,
+    pub(crate) peer_session: u32,
+
+    // Numbering (PROTOCOL.md 9).
+    pub(crate) serial: u64,
+    pub(crate) last_serial: u64,
+    pub(crate) any_serial: bool,
+    pub(crate) req_sn: u16,
+    pub(crate) req_expected: u16,
+    pub(crate) rsp_sn: u16,
+    pub(crate) rsp_expected: u16,
+
+    // Application credits.
+    pub(crate) peer_messages: u32,
+    pub(crate) peer_bytes: u64,
+    pub(crate) owed_messages: u16,
+    pub(crate) owed_bytes: u64,
+
+    // What is queued and unfinished here.
+    pub(crate) queued_messages: u32,
+    pub(crate) queued_bytes: u64,
+    pub(crate) req_head: u32,
+    pub(crate) req_tail: u32,
+    pub(crate) rsp_head: u32,
+    pub(crate) rsp_tail: u32,
+    /// The queue whose turn it is.
+    pub(crate) rsp_turn: bool,
+    pub(crate) frames: Frames,
+    pub(crate) awaited: Awaited,
+    /// Peer task ids of control requests that we have to answer.
+    pub(crate) setup_rtid: u32,
+    pub(crate) fin_rtid: u32,
+    pub(crate) keepalive_rtid: u32,
+    /// Send slot that holds a session setup payload, its length.
+    pub(crate) setup_slot: u32,
+    pub(crate) setup_len: u16,
+    /// Control frames posted and not completed.
+    pub(crate) control_work: u16,
+
+    /// All its tasks.
+    pub(crate) tasks: u32,
+    /// Of them: received requests not answered yet.
+    pub(crate) unanswered: u32,
+    /// Of them: outgoing, still touched by device or peer.
+    pub(crate) held: u32,
+    /// Arrived behind an unfinished fetch, in order of arrival.
+    pub(crate) hold_head: u32,
+    pub(crate) hold_tail: u32,
+
+    // Events.
+    pub(crate) events: ConnectionEvents,
+    pub(crate) wants_writable: bool,
+    /// Receive task that holds the private data of the setup answer.
+    pub(crate) setup_task: u32,
+    pub(crate) ev_head: u32,
+    pub(crate) ev_tail: u32,
+    pub(crate) event_next: u32,
+    pub(crate) in_events: bool,
+
+    // Lists.
+    pub(crate) nexus_prev: u32,
+    pub(crate) nexus_next: u32,
+    pub(crate) session_prev: u32,
+    pub(crate) session_next: u32,
+    pub(crate) tx_next: u32,
+    pub(crate) in_tx: bool,
+
+    // Keepalive.
+    pub(crate) probes: u8,
+    pub(crate) heard: bool,
+    pub(crate) timer: u32,
+    pub(crate) keepalive_timer: u32,
+}
+
+impl Connection {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        state: connection::State::Vacant,
+        session: NONE,
+        nexus: NONE,
+        user: 0,
+        silent: false,
+        client: false,
+        joining: false,
+        reported_up: false,
+        reason: Reason::Closed,
+        peer_session: 0,
+        serial: 0,
+        last_serial: 0,
+        any_serial: false,
+        req_sn: 0,
+        req_expected: 0,
+        rsp_sn: 0,
+        rsp_expected: 0,
+        peer_messages: 0,
+        peer_bytes: 0,
+        owed_messages: 0,
+        owed_bytes: 0,
+        queued_messages: 0,
+        queued_bytes: 0,
+        req_head: NONE,
+        req_tail: NONE,
+        rsp_head: NONE,
+        rsp_tail: NONE,
+        rsp_turn: false,
+        frames: Frames::empty(),
+        awaited: Awaited::empty(),
+        setup_rtid: 0,
+        fin_rtid: 0,
+        keepalive_rtid: 0,
+        setup_slot: NONE,
+        setup_len: 0,
+        control_work: 0,
+        tasks: NONE,
+        unanswered: 0,
+        held: 0,
+        hold_head: NONE,
+        hold_tail: NONE,
+        events: ConnectionEvents::empty(),
+        wants_writable: false,
+        setup_task: NONE,
+        ev_head: NONE,
+        ev_tail: NONE,
+        event_next: NONE,
+        in_events: false,
+        nexus_prev: NONE,
+        nexus_next: NONE,
+        session_prev: NONE,
+        session_next: NONE,
+        tx_next: NONE,
+        in_tx: false,
+        probes: 0,
+        heard: false,
+        timer: NONE,
+        keepalive_timer: NONE,
+    };
+}
+
+bitflags::bitflags! {
+    /// Events that a task has for the user, given in this order.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskEvents: u8 {
+        /// Its payload waits for the user.
+        const WAITING = 1;
+        /// A receipt came before the answer.
+        const RECEIPT = 2;
+        /// The received message, or the outcome.
+        const MAIN = 4;
+        /// Its buffers are free now.
+        const RETURNED = 8;
+    }
+
+    /// What a task is and what is true of it.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskFlags: u16 {
+        /// Receive slot's own task.
+        const INCOMING = 1;
+        /// In one of the send queues.
+        const QUEUED = 2;
+        /// In its connection's event list.
+        const EVENTS = 4;
+        /// In its connection's hold-back list.
+        const HELD_BACK = 8;
+        /// The user must release it.
+        const USER = 16;
+        /// A receipt has to be sent (or is asked of the peer).
+        const RECEIPT = 32;
+        /// The receipt is to be sent before delivery (or is asked so).
+        const RECEIPT_NOW = 64;
+        /// A receipt was sent (or came).
+        const RECEIPT_DONE = 128;
+        /// Outcome given while buffers were held.
+        const OWES_RETURN = 256;
+        /// The peer may reach the user's memory until it answers.
+        const PEER_HOLDS = 512;
+        /// Last of its batch.
+        const LAST = 1024;
+        /// Its connection is gone.
+        const ORPHAN = 2048;
+        /// Requester forces WRITE for the response.
+        const FORCE_WRITE = 4096;
+    }
+}
+
+/// How a task ends, once it does.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Open,
+    /// Good: response, sent, or received message.
+    Good,
+    /// Receipt of a one-way, with the peer's word.
+    Receipt(u32),
+    Failed(Failure),
+    TimedOut,
+    Cancelled,
+}
+
+/// A list of segments: by itself up to [`SEGMENTS_INLINE`], longer ones in a chain of extents.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct SegmentList {
+    pub(crate) count: u16,
+    pub(crate) total: u64,
+    pub(crate) inline: [Segment; SEGMENTS_INLINE],
+    pub(crate) extent: u32,
+}
+
+impl SegmentList {
+    pub(crate) const EMPTY: Self = Self {
+        count: 0,
+        total: 0,
+        inline: [Segment {
+            addr: 0,
+            len: 0,
+            lkey: 0,
+            rkey: 0,
+        }; SEGMENTS_INLINE],
+        extent: NONE,
+    };
+}
+
+/// Progress of READ or WRITE work of a task.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Transfer {
+    /// Bytes for which work was posted.
+    pub(crate) posted: u64,
+    /// Bytes done.
+    pub(crate) done: u64,
+    /// Bytes in all.
+    pub(crate) total: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) state: task::State,
+    pub(crate) kind: Kind,
+    pub(crate) flags: TaskFlags,
+    pub(crate) events: TaskEvents,
+    pub(crate) connection: u32,
+    pub(crate) nexus: u32,
+    pub(crate) user: u64,
+    pub(crate) ending: Ending,
+    pub(crate) serial: u64,
+    /// Outgoing: slot with the application header, or NONE.
+    pub(crate) slot: u32,
+    /// Outgoing: receive slot of the answer, or NONE.
+    pub(crate) answer: u32,
+    /// The peer's task id: of a received request, or of a READ response.
+    pub(crate) peer_tid: u32,
+    /// Work requests outstanding on it.
+    pub(crate) work: u16,
+    /// Outgoing: application header length, and data bytes that lie behind it in the slot.
+    pub(crate) header_len: u16,
+    pub(crate) slot_data: u32,
+    /// Received message or answer: where header and data lie in the receive slot.
+    pub(crate) header_at: u16,
+    pub(crate) rx_header_len: u16,
+    pub(crate) data_at: u16,
+    pub(crate) data_len: u64,
+    /// Received request: entries offered for the response, and where their list lies.
+    pub(crate) offer_count: u16,
+    pub(crate) offer_at: u16,
+    pub(crate) offer_write: bool,
+    /// Received request by READ, or READ response: the remote list.
+    pub(crate) remote_count: u16,
+    pub(crate) remote_at: u16,
+    pub(crate) status: u32,
+    pub(crate) out: SegmentList,
+    pub(crate) into: SegmentList,
+    pub(crate) transfer: Transfer,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    pub(crate) queue_next: u32,
+    pub(crate) event_next: u32,
+    pub(crate) timer: u32,
+}
+
+impl Task {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        state: task::State::Vacant,
+        kind: Kind::MsgReq,
+        flags: TaskFlags::empty(),
+        events: TaskEvents::empty(),
+        connection: NONE,
+        nexus: NONE,
+        user: 0,
+        ending: Ending::Open,
+        serial: 0,
+        slot: NONE,
+        answer: NONE,
+        peer_tid: 0,
+        work: 0,
+        header_len: 0,
+        slot_data: 0,
+        header_at: 0,
+        rx_header_len: 0,
+        data_at: 0,
+        data_len: 0,
+        offer_count: 0,
+        offer_at: 0,
+        offer_write: false,
+        remote_count: 0,
+        remote_at: 0,
+        status: 0,
+        out: SegmentList::EMPTY,
+        into: SegmentList::EMPTY,
+        transfer: Transfer {
+            posted: 0,
+            done: 0,
+            total: 0,
+        },
+        prev: NONE,
+        next: NONE,
+        queue_next: NONE,
+        event_next: NONE,
+        timer: NONE,
+    };
+}
+
+/// What a slot is used for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SlotUse {
+    Free,
+    /// Receive: posted to the device.
+    Posted,
+    /// Receive: being filled from a stream.
+    Filling,
+    /// Receive: holds a frame.
+    Filled,
+    /// Send: reserved by the user, not sent yet.
+    Reserved,
+    /// Send: belongs to a message or a frame.
+    Taken,
+}
+
+/// A slot's state.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) usage: SlotUse,
+    pub(crate) nexus: u32,
+}
+
+impl Slot {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        usage: SlotUse::Free,
+        nexus: NONE,
+    };
+}
+
+/// What a work request on a send queue was.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum WorkKind {
+    Frame(Kind),
+    Read,
+    Write,
+}
+
+/// A work request on a send queue.
+#[derive(Clone, Debug)]
+pub struct WorkEntry {
+    pub(crate) generation: u32,
+    /// Next free, or next on the same send queue.
+    pub(crate) next_free: u32,
+    pub(crate) kind: WorkKind,
+    pub(crate) nexus: u32,
+    pub(crate) task: u32,
+    pub(crate) connection: u32,
+    pub(crate) slot: u32,
+    pub(crate) bytes: u64,
+    pub(crate) live: bool,
+}
+
+impl WorkEntry {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        kind: WorkKind::Read,
+        nexus: NONE,
+        task: NONE,
+        connection: NONE,
+        slot: NONE,
+        bytes: 0,
+        live: false,
+    };
+}
+
+/// Segments of a list that is longer than a task holds by itself.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) segments: [Segment; Self::SEGMENTS],
+}
+
+impl Extent {
+    /// Segments in one extent.
+    pub const SEGMENTS: usize = 8;
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        segments: [Segment {
+            addr: 0,
+            len: 0,
+            lkey: 0,
+            rkey: 0,
+        }; Self::SEGMENTS],
+    };
+}
+
+/// A place in the heap of deadlines.
+#[derive(Copy, Clone, Debug)]
+pub struct TimerEntry {
+    pub(crate) at: u64,
+    pub(crate) timer: u32,
+}
+
+impl TimerEntry {
+    /// A free row.
+    pub const VACANT: Self = Self { at: 0, timer: NONE };
+}

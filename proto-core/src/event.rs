@@ -1,0 +1,233 @@
+//! What an endpoint tells its user.
+
+use core::net::SocketAddr;
+
+use crate::error::{Failure, Reason};
+use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId};
+use crate::memory::{SegmentSpan, Span};
+
+/// Where the data of a received message lies.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Data {
+    /// In the receive slot.
+    Slot(Span),
+    /// In the segments that the user provided or offered.
+    Segments(SegmentSpan),
+}
+
+impl Data {
+    /// Bytes of data.
+    pub const fn len(&self) -> u64 {
+        match self {
+            Self::Slot(span) => span.len as u64,
+            Self::Segments(span) => span.len,
+        }
+    }
+    /// True when the message had no data.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What the peer or this side said with a read receipt.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Receipt {
+    /// Taken (0 on the wire; libxio always says this).
+    Accepted,
+    /// Not taken; another number on the wire.
+    Rejected(u32),
+}
+
+/// Something the user wants to know. Each connection's events come in order; `Closed` is the
+/// last of its connection. `user` is the value that the user gave with the object.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer asks for a session: answer with `accept`, `reject` or `redirect`. URI and private
+    /// data lie in a receive slot until then.
+    SessionRequest {
+        /// The session.
+        session: SessionId,
+        /// The listener's user value.
+        user: u64,
+        /// The listener.
+        listener: ListenerId,
+        /// The peer.
+        peer: SocketAddr,
+        /// The URI that the peer asked for.
+        uri: Span,
+        /// The peer's private data.
+        private: Span,
+    },
+    /// The connection is ready for messages.
+    Established {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its session.
+        session: SessionId,
+        /// Its user value.
+        user: u64,
+        /// Holds the peer's private data until released; `None` when there is none.
+        message: Option<TaskId>,
+        /// The peer's private data.
+        private: Span,
+    },
+    /// The connection could not be made; `Closed` follows.
+    ConnectFailed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+        /// Why.
+        reason: Reason,
+        /// Holds the peer's private data until released; `None` when there is none.
+        message: Option<TaskId>,
+        /// The peer's private data (of a rejection).
+        private: Span,
+    },
+    /// A request: answer it with `respond`, or drop it with `release`.
+    Request {
+        /// The connection.
+        connection: ConnectionId,
+        /// The connection's user value.
+        user: u64,
+        /// The request.
+        task: TaskId,
+        /// Its application header.
+        header: Span,
+        /// Its data.
+        data: Data,
+        /// Bytes that the requester expects back at most, as it offered buffers for.
+        room: u64,
+        /// The requester's mark that no more of its batch follows.
+        last_in_batch: bool,
+    },
+    /// A one-way message: give it back with `release`.
+    OneWay {
+        /// The connection.
+        connection: ConnectionId,
+        /// The connection's user value.
+        user: u64,
+        /// The message.
+        task: TaskId,
+        /// Its application header.
+        header: Span,
+        /// Its data.
+        data: Data,
+        /// The sender's mark that no more of its batch follows.
+        last_in_batch: bool,
+    },
+    /// A message whose payload is still at the peer: answer with `provide` or `refuse`.
+    PayloadWaiting {
+        /// The connection.
+        connection: ConnectionId,
+        /// The connection's user value.
+        user: u64,
+        /// The message.
+        task: TaskId,
+        /// Its application header.
+        header: Span,
+        /// Bytes waiting.
+        len: u64,
+    },
+    /// The good outcome of a request: give it back with `release`.
+    Response {
+        /// The request.
+        task: TaskId,
+        /// The request's user value.
+        user: u64,
+        /// The connection's user value.
+        connection_user: u64,
+        /// The response's application header.
+        header: Span,
+        /// The response's data.
+        data: Data,
+    },
+    /// A read receipt came for a request (its response follows) or is the outcome of a one-way.
+    Delivered {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+        /// What the peer said.
+        receipt: Receipt,
+    },
+    /// The outcome of a one-way without receipt, of a response, or of a direct READ or WRITE.
+    Sent {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+    },
+    /// The bad outcome of a message.
+    Failed {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+        /// Why.
+        failure: Failure,
+        /// False: the peer or the device may still touch the buffers; `BuffersReturned` follows.
+        buffers_returned: bool,
+    },
+    /// The message's deadline passed before its outcome.
+    TimedOut {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+        /// As in `Failed`.
+        buffers_returned: bool,
+    },
+    /// The message was cancelled.
+    Cancelled {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+        /// As in `Failed`.
+        buffers_returned: bool,
+    },
+    /// Nobody touches the buffers of this message any more.
+    BuffersReturned {
+        /// The message.
+        task: TaskId,
+        /// Its user value.
+        user: u64,
+    },
+    /// What a command was refused for (`Full`, `NoCredit`) is worth trying again.
+    Writable {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+    },
+    /// The connection's last event.
+    Closed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+        /// Why.
+        reason: Reason,
+        /// Requests in the user's hands that can no longer be answered; their slots stay
+        /// readable until released.
+        unanswered: u32,
+    },
+    /// No connection of the session is left on this endpoint.
+    SessionClosed {
+        /// The session.
+        session: SessionId,
+        /// Why its last connection ended.
+        reason: Reason,
+    },
+    /// A listener could not be set up.
+    ListenFailed {
+        /// The listener.
+        listener: ListenerId,
+        /// Its user value.
+        user: u64,
+        /// The driver's error number.
+        error: i32,
+    },
+}

@@ -1,0 +1,170 @@
+//! What an endpoint asks its drivers to do.
+
+use core::net::SocketAddr;
+
+use crate::error::Reason;
+use crate::ids::{ListenerId, NexusId, SocketId, WrId};
+use crate::memory::{SegmentSpan, SlotId, Span};
+
+/// A work request. Posted at once, in the order polled, on the queue it names; a driver whose
+/// post fails says so with `handle_post_failed`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// A receive buffer for `nexus` (its own queue, or the shared one).
+    Recv {
+        /// The queue pair.
+        nexus: NexusId,
+        /// Comes back in the completion.
+        wr: WrId,
+        /// The whole slot is lent.
+        slot: SlotId,
+    },
+    /// One frame: `head`, then `tail`, then `data`, gathered. On two streams `head` goes on the
+    /// control stream and the rest on the data stream; otherwise all goes out in this order.
+    Send {
+        /// The queue pair.
+        nexus: NexusId,
+        /// Comes back in the completion.
+        wr: WrId,
+        /// Headers.
+        head: Span,
+        /// Payload bytes that lie in the slot.
+        tail: Span,
+        /// Payload in user memory.
+        data: SegmentSpan,
+        /// A completion is wanted.
+        signaled: bool,
+        /// After all READs before it.
+        fence: bool,
+    },
+    /// READ from the peer's memory into `local`.
+    Read {
+        /// The queue pair.
+        nexus: NexusId,
+        /// Comes back in the completion.
+        wr: WrId,
+        /// Where the data goes.
+        local: SegmentSpan,
+        /// Address at the peer.
+        remote: u64,
+        /// Key at the peer.
+        rkey: u32,
+        /// Wait for the READs before it.
+        fence: bool,
+        /// A completion is wanted.
+        signaled: bool,
+    },
+    /// WRITE of `local` into the peer's memory.
+    Write {
+        /// The queue pair.
+        nexus: NexusId,
+        /// Comes back in the completion.
+        wr: WrId,
+        /// What is written.
+        local: SegmentSpan,
+        /// Address at the peer.
+        remote: u64,
+        /// Key at the peer.
+        rkey: u32,
+        /// A completion is wanted.
+        signaled: bool,
+    },
+}
+
+/// Parameters of connect and accept.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ConnectParams {
+    /// `retry_count` of the queue pair (0 to 7).
+    pub retry: u8,
+    /// `rnr_retry_count` (7 is without end).
+    pub rnr_retry: u8,
+    /// READs outstanding in each direction, at most; the driver bounds it by its device.
+    pub reads: u8,
+    /// Sockets: two streams.
+    pub dual_stream: bool,
+}
+
+/// An action of the communication manager or of the driver.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Control {
+    /// Bind and listen. A failure is reported with `handle_listen_failed`.
+    Listen {
+        /// The listener.
+        listener: ListenerId,
+        /// Where.
+        address: SocketAddr,
+        /// Connections queued before they are taken.
+        backlog: u32,
+    },
+    /// Stop listening; connections stay.
+    Unlisten {
+        /// The listener.
+        listener: ListenerId,
+    },
+    /// Resolve the address; ends in `AddrResolved` or an error.
+    ResolveAddress {
+        /// The queue pair to be.
+        nexus: NexusId,
+        /// The peer.
+        peer: SocketAddr,
+        /// Local address to use.
+        local: Option<SocketAddr>,
+        /// Milliseconds the communication manager may take.
+        timeout_ms: u32,
+    },
+    /// Resolve the route; ends in `RouteResolved` or an error.
+    ResolveRoute {
+        /// The queue pair to be.
+        nexus: NexusId,
+        /// Milliseconds the communication manager may take.
+        timeout_ms: u32,
+    },
+    /// Make the queue pair (or the sockets); ends in `handle_queue_pair`.
+    CreateQueuePair {
+        /// Its name.
+        nexus: NexusId,
+    },
+    /// Connect; ends in `Established`, `Rejected` or an error.
+    Connect {
+        /// The queue pair.
+        nexus: NexusId,
+        /// How.
+        params: ConnectParams,
+    },
+    /// Accept the peer's connect request.
+    Accept {
+        /// The queue pair.
+        nexus: NexusId,
+        /// How.
+        params: ConnectParams,
+    },
+    /// Refuse a connect request that was taken before (its resources failed, say).
+    Reject {
+        /// The queue pair.
+        nexus: NexusId,
+        /// Why, for the driver's log.
+        reason: Reason,
+    },
+    /// Disconnect; ends in `Disconnected`.
+    Disconnect {
+        /// The queue pair.
+        nexus: NexusId,
+    },
+    /// Move the queue pair to the error state, so that what is posted comes back flushed.
+    Drain {
+        /// The queue pair.
+        nexus: NexusId,
+    },
+    /// Destroy queue pair and connection id (or close the sockets); ends in `handle_destroyed`,
+    /// after which the driver touches nothing of it any more.
+    Destroy {
+        /// The queue pair.
+        nexus: NexusId,
+    },
+    /// Close a socket that never became part of a transport connection.
+    CloseSocket {
+        /// The socket.
+        socket: SocketId,
+    },
+}

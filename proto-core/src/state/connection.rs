@@ -1,0 +1,123 @@
+//! Life of a connection: one flow of messages of a session over one transport connection.
+//!
+//! The closing part mirrors TCP's states; both sides may start it, also at the same time.
+
+super::machine! {
+    "connection"
+    states {
+        /// Entry is free.
+        Vacant,
+        /// Client: waits for the transport connection.
+        Opening,
+        /// Client: session setup sent or about to be.
+        SetupSent,
+        /// Client: HELLO sent or about to be.
+        HelloSent,
+        /// Server: the user has not decided about the session.
+        Requested,
+        /// Messages flow.
+        Online,
+        /// Our FIN is out or queued behind messages.
+        FinWait1,
+        /// Our FIN is answered, the peer's is awaited.
+        FinWait2,
+        /// Both FINs crossed; ours is not answered yet.
+        Closing,
+        /// Everything said; a moment for the last answer to get out.
+        TimeWait,
+        /// The peer closed first; our FIN is not answered yet.
+        LastAck,
+        /// Over; outcomes and buffers are still on their way to the user.
+        Ending,
+        /// The last event is due.
+        Over,
+    }
+    inputs {
+        Open, Request, Hello, NexusUp, NexusUpJoin, SetupAccepted, HelloAccepted, Moved, Refused,
+        Accept, SentAway, Close, Abort, FinReq, FinRsp, Deadline, Lost, Broken, KeepaliveDead,
+        Settled, Reported,
+    }
+    actions {
+        Wait, Ask, SendSetup, SendHello, GoOnline, AnswerHello, Move, Fail, SendFin, AckAndFin,
+        Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give,
+    }
+    rows {
+        Vacant + Open => Opening / Wait;
+        Vacant + Request => Requested / Ask;
+        Vacant + Hello => Online / AnswerHello;
+
+        Opening + NexusUp => SetupSent / SendSetup;
+        Opening + NexusUpJoin => HelloSent / SendHello;
+        Opening + Close => Ending / Give;
+        Opening + Abort => Ending / Give;
+        Opening + Lost => Ending / Fail;
+        Opening + Deadline => Ending / Fail;
+
+        SetupSent + SetupAccepted => Online / GoOnline;
+        SetupSent + Moved => Opening / Move;
+        SetupSent + Refused => FinWait1 / Fail;
+        SetupSent + Close => Ending / Give;
+        SetupSent + Abort => Ending / Give;
+        SetupSent + Lost => Ending / Fail;
+        SetupSent + Broken => Ending / Fail;
+        SetupSent + Deadline => Ending / Fail;
+
+        HelloSent + HelloAccepted => Online / GoOnline;
+        HelloSent + Close => Ending / Give;
+        HelloSent + Abort => Ending / Give;
+        HelloSent + Lost => Ending / Fail;
+        HelloSent + Broken => Ending / Fail;
+        HelloSent + Deadline => Ending / Fail;
+
+        Requested + Accept => Online / GoOnline;
+        Requested + SentAway => FinWait1 / SendFin;
+        Requested + Close => Ending / Drop;
+        Requested + Abort => Ending / Drop;
+        Requested + FinReq => Ending / Drop;
+        Requested + Lost => Ending / Drop;
+        Requested + Broken => Ending / Drop;
+
+        Online + Close => FinWait1 / SendFin;
+        Online + Moved => FinWait1 / SendFin;
+        Online + FinReq => LastAck / AckAndFin;
+        Online + Abort => Ending / Drop;
+        Online + Lost => Ending / Drop;
+        Online + Broken => Ending / Drop;
+        Online + KeepaliveDead => Ending / Drop;
+
+        FinWait1 + FinReq => Closing / Ack;
+        FinWait1 + FinRsp => FinWait2 / Acked;
+        FinWait1 + Abort => Ending / Drop;
+        FinWait1 + Lost => Ending / Drop;
+        FinWait1 + Broken => Ending / Drop;
+        FinWait1 + KeepaliveDead => Ending / Drop;
+        FinWait1 + Deadline => Ending / Drop;
+
+        FinWait2 + FinReq => TimeWait / TimeWait;
+        FinWait2 + Abort => Ending / Drop;
+        FinWait2 + Lost => Ending / Drop;
+        FinWait2 + Broken => Ending / Drop;
+        FinWait2 + Deadline => Ending / Drop;
+
+        Closing + FinRsp => TimeWait / TimeWait;
+        Closing + Abort => Ending / Drop;
+        Closing + Lost => Ending / Drop;
+        Closing + Broken => Ending / Drop;
+        Closing + Deadline => Ending / Drop;
+
+        TimeWait + Deadline => Ending / Finish;
+        TimeWait + Abort => Ending / Drop;
+        TimeWait + Lost => Ending / Finish;
+        TimeWait + Broken => Ending / Drop;
+
+        LastAck + FinRsp => Ending / Finish;
+        LastAck + Abort => Ending / Drop;
+        LastAck + Lost => Ending / Finish;
+        LastAck + Broken => Ending / Drop;
+        LastAck + Deadline => Ending / Drop;
+
+        Ending + Settled => Over / Report;
+
+        Over + Reported => Vacant / Free;
+    }
+}

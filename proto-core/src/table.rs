@@ -1,0 +1,128 @@
+//! Free lists and intrusive lists over the tables.
+
+use crate::entries::{Connection, Extent, Listener, Nexus, Session, Slot, Task, WorkEntry};
+use crate::ids::NONE;
+
+/// A row that can be taken and given back.
+pub(crate) trait Row {
+    fn next_free(&mut self) -> &mut u32;
+    fn generation(&mut self) -> &mut u32;
+}
+
+macro_rules! row {
+    ($($t:ty),*) => {$(
+        impl Row for $t {
+            #[inline(always)]
+            fn next_free(&mut self) -> &mut u32 { &mut self.next_free }
+            #[inline(always)]
+            fn generation(&mut self) -> &mut u32 { &mut self.generation }
+        }
+    )*};
+}
+row!(
+    Listener,
+    Nexus,
+    Session,
+    Connection,
+    Task,
+    Slot,
+    WorkEntry,
+    Extent,
+    crate::stream::Socket
+);
+
+/// Free rows of a part of a table: those given back, then those never used.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Pool {
+    head: u32,
+    fresh: u32,
+    end: u32,
+    free: u32,
+}
+
+impl Pool {
+    pub(crate) const fn new(first: u32, count: u32) -> Self {
+        Self {
+            head: NONE,
+            fresh: first,
+            end: first + count,
+            free: count,
+        }
+    }
+    #[inline]
+    pub(crate) const fn free(&self) -> u32 {
+        self.free
+    }
+    /// Takes a row; its content is what the last user left.
+    #[inline]
+    pub(crate) fn take<R: Row>(&mut self, rows: &mut [R]) -> Option<u32> {
+        let index = if self.head != NONE {
+            let index = self.head;
+            self.head = *rows[index as usize].next_free();
+            index
+        } else if self.fresh < self.end {
+            self.fresh += 1;
+            self.fresh - 1
+        } else {
+            return None;
+        };
+        self.free -= 1;
+        Some(index)
+    }
+    /// Gives a row back and ends the life of its id.
+    #[inline]
+    pub(crate) fn give<R: Row>(&mut self, rows: &mut [R], index: u32) {
+        let row = &mut rows[index as usize];
+        *row.generation() = row.generation().wrapping_add(1);
+        *row.next_free() = self.head;
+        self.head = index;
+        self.free += 1;
+        debug_assert!(self.free <= self.end);
+    }
+}
+
+/// Head and tail of a singly linked queue whose links lie in the rows.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+}
+
+impl Queue {
+    pub(crate) const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+    };
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+/// Appends `$index` to the queue `$head`/`$tail` over `$rows` with link field `$link`.
+macro_rules! queue_push {
+    ($rows:expr, $head:expr, $tail:expr, $link:ident, $index:expr) => {{
+        let index = $index;
+        $rows[index as usize].$link = crate::ids::NONE;
+        if $head == crate::ids::NONE {
+            $head = index;
+        } else {
+            $rows[$tail as usize].$link = index;
+        }
+        $tail = index;
+    }};
+}
+pub(crate) use queue_push;
+
+/// Takes the first row off a queue that is not empty.
+macro_rules! queue_pop {
+    ($rows:expr, $head:expr, $tail:expr, $link:ident) => {{
+        let index = $head;
+        $head = $rows[index as usize].$link;
+        if $head == crate::ids::NONE {
+            $tail = crate::ids::NONE;
+        }
+        index
+    }};
+}
+pub(crate) use queue_pop;
