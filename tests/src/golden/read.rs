@@ -8,7 +8,7 @@ use super::model::{
 };
 use super::pairs::Pairs;
 use super::payload::Payload;
-use super::write::{DIALECTS, PLACES, PROGRAMS, SIDES, STREAMS, TEXTS};
+use super::write::{DIALECTS, PLACES, PROGRAMS, RUNS, SIDES, STREAMS, TEXTS};
 
 /// The value of a name in a table.
 fn value<T: Clone>(table: &[(T, &str)], name: &str) -> Result<T, String> {
@@ -315,12 +315,88 @@ pub(super) fn section(line: &str, layouts: &Layouts) -> Result<Section, String> 
     }
     let payload = if TEXTS.contains(&name) {
         Payload::Raw(unquote(rest)?)
-    } else {
+    } else if RUNS.contains(&name) {
         Payload::parse(rest)?
+    } else {
+        return Err(format!("unknown section {name}"));
     };
     Ok(Section {
         place,
         name: name.to_owned(),
         body: Body::Bytes(payload),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUTS: &str = "tlv magic:4 type:4 len:8\nconnect kind:4 port:2 pad:2\n";
+
+    const TEXT: &str = "\
+transcript small
+dialect tcp
+stream single
+server tcp://a:1
+client tcp://a:1 disc
+
+0 0.000000 syn conn=0 from=a:7 to=a:1
+1 0.000001 hello conn=0
+  connect 00000001 0000 0000
+2 0.000002 frame client MSG_REQ conn=0 offset=8
+  tlv 58494f50 00000012 0000000000000005
+  ulp_hdr \"a\\x00b\"
+  +data 0102
+3 1.000000 fin client conn=0
+
+log second 2.000000 event session-teardown session-closed
+";
+
+    fn read(text: &str) -> Result<Transcript, String> {
+        Transcript::parse(text, &Layouts::parse(LAYOUTS).unwrap())
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let transcript = read(TEXT).unwrap();
+        assert_eq!(transcript.text(), TEXT);
+        let (_, frame) = transcript.frames().next().unwrap();
+        assert_eq!(frame.bytes(Place::Bulk), [1, 2]);
+        assert_eq!(frame.contiguous().len(), 21);
+        assert_eq!(transcript.records[3].at, 1_000_000);
+    }
+
+    #[test]
+    fn damage_is_refused() {
+        let changes = [
+            ("dialect tcp\n", ""),
+            ("dialect tcp", "dialect udp"),
+            ("stream single", "stream triple"),
+            ("client tcp", "client2 tcp"),
+            ("0.000000", "0.00000"),
+            ("syn conn", "sync conn"),
+            ("from=a:7", "from=a:7 via=b"),
+            ("frame client", "frame clients"),
+            ("MSG_REQ", "MSG_REW"),
+            ("offset=8", "offset=x"),
+            ("00000012 ", "000012 "),
+            ("00000001 0000 0000", "0000000100 00 0000"),
+            ("0000000000000005", "0000000000000005 00"),
+            ("\"a\\x00b\"", "a"),
+            ("+data", "-data"),
+            ("+data 0102", "+data 012"),
+            (
+                "3 1.000000 fin",
+                "  tlv 58494f50 00000012 0000000000000005\nx 1.000000 fin",
+            ),
+            ("fin client", "fin third"),
+            ("log second", "log fourth"),
+        ];
+        for (from, to) in changes {
+            assert_eq!(TEXT.matches(from).count(), 1, "{from:?} is not there once");
+            assert!(read(&TEXT.replace(from, to)).is_err(), "{from:?} -> {to:?}");
+        }
+        let stray = TEXT.replace("1 0.000001 hello conn=0\n", "");
+        assert!(read(&stray).unwrap_err().contains("without a frame"));
+    }
 }

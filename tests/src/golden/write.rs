@@ -11,6 +11,9 @@ use super::model::{
 /// Sections that are written as quoted text.
 pub(super) const TEXTS: [&str; 4] = ["uri", "private_data", "portal_uri", "ulp_hdr"];
 
+/// Sections that are written as hexadecimal numbers or as how to regenerate them.
+pub(super) const RUNS: [&str; 2] = ["ulp_pad", "data"];
+
 /// The mark in front of a section's name that tells where it travels.
 pub(super) const PLACES: [(Place, &str); 3] =
     [(Place::Main, ""), (Place::Data, "~"), (Place::Bulk, "+")];
