@@ -70,7 +70,9 @@ impl Transcript {
         for record in &self.records {
             write_record(&mut out, record);
         }
-        out.push('\n');
+        if !self.log.is_empty() {
+            out.push('\n');
+        }
         for LogLine { program, at, text } in &self.log {
             let _ = writeln!(
                 out,

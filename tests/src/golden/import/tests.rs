@@ -13,7 +13,7 @@ tcp_setup buffer_sz:8 pad:4?
 
 const RDMA: &str = "\
 # recorded RDMA transcript 'rdma-small' (both peers)
-# server: server program on rdma://a:1  -p x 
+# server: server program on rdma://a:1  -p x
 # client: client program on rdma://a:1/r  disc
 
    0  t=0.000000  server CM_EVENT  event=RDMA_CM_EVENT_CONNECT_REQUEST status=0 \
@@ -52,8 +52,8 @@ library talk
 
 const TCP: &str = "\
 # recorded TCP transcript 'tcp-small'
-# server: server program on tcp://a:1 
-# client: client program on tcp://a:1/r 
+# server: server program on tcp://a:1
+# client: client program on tcp://a:1/r
 # conn#0 a:7 -> a:1  C->S 44 bytes in 2 segs, S->C 0 bytes in 0 segs
 
    0  t=0.000000  TCP SYN  conn#0 a:7 -> a:1
