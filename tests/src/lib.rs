@@ -1,1 +1,3 @@
 //! Shared model, golden vectors and suites of xio.
+
+pub mod golden;
