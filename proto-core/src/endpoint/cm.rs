@@ -150,6 +150,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             && l.generation == listener.generation()
         {
             l.failed = Some(error);
+            self.g.listen_failed = true;
         }
     }
 

@@ -85,11 +85,16 @@ pub(crate) struct Globals {
     pub(crate) sockets: Pool,
     pub(crate) extents: Pool,
     pub(crate) timers: u32,
+    /// A listener has a control output due.
+    pub(crate) listeners_due: bool,
+    pub(crate) listen_failed: bool,
     /// Send slots that only frames of the protocol may take.
     pub(crate) tx_reserve: u32,
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
+    /// Connections whose user waits for a task or slot.
+    pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_waiters: u32,
     /// Nexuses that take receives from the budget.
@@ -173,9 +178,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sockets: Pool::new(0, count(t.sockets.len())),
             extents: Pool::new(0, count(t.extents.len())),
             timers: 0,
+            listeners_due: false,
+            listen_failed: false,
             tx_reserve: (tx / 4).clamp(2, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            blocked: Queue::EMPTY,
             slot_waiters: 0,
             receiving: 0,
             counters: Counters::default(),
@@ -340,6 +348,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.slot_waiters > 0 {
             self.wake_slot_waiters();
         }
+        self.wake_blocked();
     }
 }
 
