@@ -192,6 +192,13 @@ what! {
     PayloadTooLong => "payload above the limit",
 }
 
+impl What {
+    /// Makes the violation of this check by the value found at `offset`.
+    pub(super) fn at(self, offset: u32, value: impl Into<u64>) -> Violation {
+        Violation::new(self, offset, value.into())
+    }
+}
+
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
