@@ -331,8 +331,6 @@ pub struct Connection {
     pub(crate) silent: bool,
     pub(crate) client: bool,
     pub(crate) joining: bool,
-    /// Its setup was answered with another place; it goes there when the frame is done.
-    pub(crate) moving: bool,
     pub(crate) reported_up: bool,
     pub(crate) reason: Reason,
     pub(crate) peer_session: u32,
@@ -425,7 +423,6 @@ impl Connection {
         silent: false,
         client: false,
         joining: false,
-        moving: false,
         reported_up: false,
         reason: Reason::Closed,
         peer_session: 0,
@@ -532,6 +529,10 @@ bitflags::bitflags! {
         const RESPONSE = 16384;
         /// Becomes an orphan when its event is taken.
         const ORPHAN_LATER = 32768;
+        /// Its outcome is nobody's event.
+        const SILENT = 1 << 16;
+        /// Its READ_ACK follows when it leaves the list of transfers.
+        const ACK_LATER = 1 << 17;
     }
 }
 
@@ -638,6 +639,9 @@ pub struct Task {
     pub(crate) next: u32,
     pub(crate) queue_next: u32,
     pub(crate) event_next: u32,
+    pub(crate) hold_next: u32,
+    /// What its deadline is for: the user's answer to a waiting payload, or the message.
+    pub(crate) deadline_is_provide: bool,
     pub(crate) timer: u32,
 }
 
@@ -688,6 +692,8 @@ impl Task {
         next: NONE,
         queue_next: NONE,
         event_next: NONE,
+        hold_next: NONE,
+        deadline_is_provide: false,
         timer: NONE,
     };
 }

@@ -31,7 +31,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<ListenerId, CommandError> {
         self.known_transport(transport)?;
         let t = self.s.tables();
-        let l = self.g.listeners.take(t.listeners).ok_or(CommandError::Full(Resource::Listeners))?;
+        let l = self
+            .g
+            .listeners
+            .take(t.listeners)
+            .ok_or(CommandError::Full(Resource::Listeners))?;
         let row = &mut t.listeners[l as usize];
         *row = Listener {
             generation: row.generation,
@@ -76,15 +80,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             let listener = ListenerId::new(index as u32, l.generation);
             if core::mem::take(&mut l.due_listen) && l.live {
-                return Some(Control::Listen { listener, address: l.address, backlog: l.backlog });
+                return Some(Control::Listen {
+                    listener,
+                    address: l.address,
+                    backlog: l.backlog,
+                });
             }
             if core::mem::take(&mut l.due_unlisten) {
                 self.g.listeners.give(t.listeners, index as u32);
                 return Some(Control::Unlisten { listener });
             }
         }
-        self.g.listeners_due =
-            t.listeners.iter().any(|l| (l.due_listen && l.live) || l.due_unlisten);
+        self.g.listeners_due = t
+            .listeners
+            .iter()
+            .any(|l| (l.due_listen && l.live) || l.due_unlisten);
         None
     }
 
@@ -231,7 +241,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Err(TooLong { len, max }) => {
                 self.free_slot(slot);
                 let (len, max) = (len as u64, max as u64);
-                Err(CommandError::TooLong { what: Length::Setup, len, max })
+                Err(CommandError::TooLong {
+                    what: Length::Setup,
+                    len,
+                    max,
+                })
             }
         }
     }
@@ -294,7 +308,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.set_now(now);
         let (s, c) = self.asked_session(session)?;
         let session_id = self.session(s).own_id;
-        let payload = SessionSetupResponse::Reject { session_id, reason, private };
+        let payload = SessionSetupResponse::Reject {
+            session_id,
+            reason,
+            private,
+        };
         self.answer_session(c, &payload, slots)?;
         self.send_away(s, c, session::Input::Reject, Reason::Rejected(reason));
         Ok(())
@@ -392,7 +410,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn take_session(&mut self) -> Result<u32, CommandError> {
-        self.take_session_row().ok_or(CommandError::Full(Resource::Sessions))
+        self.take_session_row()
+            .ok_or(CommandError::Full(Resource::Sessions))
     }
 
     pub(crate) fn take_session_row(&mut self) -> Option<u32> {
@@ -400,7 +419,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let s = self.g.sessions.take(t.sessions)?;
         let row = &mut t.sessions[s as usize];
         let own_id = tid::of_session(self.g.config.endpoint, s, row.generation);
-        *row = Session { generation: row.generation, own_id, ..Session::VACANT };
+        *row = Session {
+            generation: row.generation,
+            own_id,
+            ..Session::VACANT
+        };
         Some(s)
     }
 
@@ -419,7 +442,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             .take(t.connections)
             .ok_or(CommandError::Full(Resource::Connections))?;
         let row = &mut t.connections[c as usize];
-        *row = Connection { generation: row.generation, ..Connection::VACANT };
+        *row = Connection {
+            generation: row.generation,
+            ..Connection::VACANT
+        };
         Ok(c)
     }
 

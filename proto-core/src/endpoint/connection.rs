@@ -28,7 +28,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             row.reason = reason;
         }
-        self.trace.transition(2, c, from as u8, input as u8, next as u8);
+        self.trace
+            .transition(2, c, from as u8, input as u8, next as u8);
         self.connection_action(c, from, action);
     }
 
@@ -106,7 +107,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let s = row.session;
         row.reported_up = true;
         let session = self.session(s);
-        let peer = (session.peer_id, session.peer_depth_messages, session.peer_depth_bytes);
+        let peer = (
+            session.peer_id,
+            session.peer_depth_messages,
+            session.peer_depth_bytes,
+        );
         let row = self.connection(c);
         row.peer_session = peer.0;
         row.peer_messages = peer.1.into();
@@ -149,7 +154,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The keepalive timer of a connection ran out (PROTOCOL.md 8.4).
     pub(crate) fn keepalive_due(&mut self, c: u32) {
-        let Some(keepalive) = self.g.config.keepalive else { return };
+        let Some(keepalive) = self.g.config.keepalive else {
+            return;
+        };
         let row = self.connection(c);
         if row.state != State::Online {
             return;
@@ -259,7 +266,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // Ending one can end others, so the list is looked at afresh each time.
         while let Some(c) = self.first_living(n) {
             let violation = matches!(reason, Reason::Violation(_));
-            let input = if violation { Input::Broken } else { Input::Lost };
+            let input = if violation {
+                Input::Broken
+            } else {
+                Input::Lost
+            };
             self.connection_input(c, input, Some(reason));
         }
     }

@@ -27,11 +27,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
     pub(crate) fn receives_fit(&mut self) -> Result<(), Reason> {
         let need = u32::from(self.g.config.min_grant + SLACK);
-        let have = self.g.config.rx_slots.saturating_sub(self.g.receiving * need);
+        let have = self
+            .g
+            .config
+            .rx_slots
+            .saturating_sub(self.g.receiving * need);
         if have < need || self.g.rx_slots.free() < need {
             self.trace.mark("peer refused for lack of receives");
             let have = have.min(self.g.rx_slots.free());
-            return Err(Reason::NoResources { what: Resource::ReceiveSlots, need, have });
+            return Err(Reason::NoResources {
+                what: Resource::ReceiveSlots,
+                need,
+                have,
+            });
         }
         Ok(())
     }
@@ -108,7 +116,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus(n).granted = 1;
             self.nexus_input(n, Input::Primed, None);
         }
-        Some(Work::Recv { nexus: self.nexus_id(n), wr, slot: SlotId(slot) })
+        Some(Work::Recv {
+            nexus: self.nexus_id(n),
+            wr,
+            slot: SlotId(slot),
+        })
     }
 
     /// A posted receive came back: takes it off its queue.
@@ -166,12 +178,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The peer granted credits.
     #[inline]
-    pub(crate) fn add_credits(&mut self, n: u32, credits: u16, offset: u32) -> Result<(), Violation> {
+    pub(crate) fn add_credits(
+        &mut self,
+        n: u32,
+        credits: u16,
+        offset: u32,
+    ) -> Result<(), Violation> {
         if credits == 0 {
             return Ok(());
         }
         let row = self.nexus(n);
-        let sum = row.tx_credits.checked_add(credits).filter(|sum| *sum <= CREDITS_MAX);
+        let sum = row
+            .tx_credits
+            .checked_add(credits)
+            .filter(|sum| *sum <= CREDITS_MAX);
         let Some(sum) = sum else {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));
         };

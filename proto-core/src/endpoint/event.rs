@@ -86,11 +86,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let listener = ListenerId::new(row.listener, t.listeners[row.listener as usize].generation);
         // id, depths and lengths: the fixed part of a setup request's payload.
         let at = u32::from(row.setup_at) + 28;
-        let uri = Span { slot, offset: at, len: row.uri_len.into() };
-        let private =
-            Span { slot, offset: at + u32::from(row.uri_skip), len: row.private_len.into() };
+        let uri = Span {
+            slot,
+            offset: at,
+            len: row.uri_len.into(),
+        };
+        let private = Span {
+            slot,
+            offset: at + u32::from(row.uri_skip),
+            len: row.private_len.into(),
+        };
         let peer = t.nexuses[n as usize].peer;
-        Event::SessionRequest { session, user: row.user, listener, peer, uri, private }
+        Event::SessionRequest {
+            session,
+            user: row.user,
+            listener,
+            peer,
+            uri,
+            private,
+        }
     }
 
     fn poll_listen_failed(&mut self) -> Option<Event> {
@@ -105,7 +119,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 l.live = false;
                 self.g.listeners.give(t.listeners, index as u32);
                 self.g.listen_failed = true;
-                return Some(Event::ListenFailed { listener, user, error });
+                return Some(Event::ListenFailed {
+                    listener,
+                    user,
+                    error,
+                });
             }
         }
         None
@@ -122,13 +140,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         } else if row.events.contains(ConnectionEvents::WRITABLE) {
             row.events.remove(ConnectionEvents::WRITABLE);
             let user = row.user;
-            Some(Event::Writable { connection: self.connection_id(c), user })
+            Some(Event::Writable {
+                connection: self.connection_id(c),
+                user,
+            })
         } else if row.events.contains(ConnectionEvents::CLOSED) {
             row.events.remove(ConnectionEvents::CLOSED);
             let (user, reason, unanswered) = (row.user, row.reason, row.unanswered);
             let connection = self.connection_id(c);
             self.connection_input(c, ConnectionInput::Reported, None);
-            return Some(Event::Closed { connection, user, reason, unanswered });
+            return Some(Event::Closed {
+                connection,
+                user,
+                reason,
+                unanswered,
+            });
         } else {
             None
         };
@@ -157,13 +183,32 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let task = self.task(slot);
             task.events = TaskEvents::empty();
             let offset = task.header_at.into();
-            (Some(id), Span { slot, offset, len: task.rx_header_len.into() })
+            (
+                Some(id),
+                Span {
+                    slot,
+                    offset,
+                    len: task.rx_header_len.into(),
+                },
+            )
         };
         let session = self.session_id(s);
         if established {
-            Event::Established { connection, session, user, message, private }
+            Event::Established {
+                connection,
+                session,
+                user,
+                message,
+                private,
+            }
         } else {
-            Event::ConnectFailed { connection, user, reason, message, private }
+            Event::ConnectFailed {
+                connection,
+                user,
+                reason,
+                message,
+                private,
+            }
         }
     }
 
@@ -171,7 +216,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn deliver_private(&mut self, slot: u32, offset: u32, len: u32) {
         let t = self.s.tables();
         let generation = t.tasks[slot as usize].generation;
-        t.tasks[slot as usize] = Task { generation, ..Task::VACANT };
+        t.tasks[slot as usize] = Task {
+            generation,
+            ..Task::VACANT
+        };
         let row = &mut t.tasks[slot as usize];
         row.kind = Kind::SessionSetupRsp;
         row.flags = TaskFlags::INCOMING | TaskFlags::USER | TaskFlags::ORPHAN;
@@ -191,10 +239,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bit = task.events.iter().next();
         let bit = bit.unwrap_or(TaskEvents::empty());
         task.events.remove(bit);
-        if task.events.is_empty() {
+        let last = task.events.is_empty();
+        if last {
             task.flags.remove(TaskFlags::EVENTS);
             queue_pop!(tables.tasks, row.ev_head, row.ev_tail, event_next);
         }
+        let (row, task) = (&tables.connections[c as usize], &tables.tasks[t as usize]);
         let id = TaskId::new(t, task.generation);
         let event = task_event(c, row, t, task, id, bit);
         if bit == TaskEvents::MAIN {
@@ -224,10 +274,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 fn payload(t: u32, task: &Task) -> Data {
     if task.in_segments {
         let list = ListKind::In;
-        return Data::Segments(SegmentSpan { task: t, list, skip: 0, len: task.data_len });
+        return Data::Segments(SegmentSpan {
+            task: t,
+            list,
+            skip: 0,
+            len: task.data_len,
+        });
     }
-    let slot = if task.flags.contains(TaskFlags::INCOMING) { t } else { task.answer };
-    Data::Slot(Span { slot, offset: task.data_at.into(), len: task.data_len as u32 })
+    let slot = if task.flags.contains(TaskFlags::INCOMING) {
+        t
+    } else {
+        task.answer
+    };
+    Data::Slot(Span {
+        slot,
+        offset: task.data_at.into(),
+        len: task.data_len as u32,
+    })
 }
 
 fn task_event(
@@ -241,24 +304,45 @@ fn task_event(
     let connection = crate::ids::ConnectionId::new(c, row.generation);
     let incoming = task.flags.contains(TaskFlags::INCOMING);
     let slot = if incoming { t } else { task.answer };
-    let header = Span { slot, offset: task.header_at.into(), len: task.rx_header_len.into() };
+    let header = Span {
+        slot,
+        offset: task.header_at.into(),
+        len: task.rx_header_len.into(),
+    };
     let user = task.user;
     if bit == TaskEvents::RETURNED {
         return Some(Event::BuffersReturned { task: id, user });
     }
     if bit == TaskEvents::RECEIPT {
         let receipt = Receipt::from_code(task.receipt_code);
-        return Some(Event::Delivered { task: id, user, receipt });
+        return Some(Event::Delivered {
+            task: id,
+            user,
+            receipt,
+        });
     }
     if bit == TaskEvents::WAITING {
         let len = task.transfer.total;
-        return Some(Event::PayloadWaiting { connection, user: row.user, task: id, header, len });
+        return Some(Event::PayloadWaiting {
+            connection,
+            user: row.user,
+            task: id,
+            header,
+            len,
+        });
     }
     if bit != TaskEvents::MAIN {
         return None;
     }
     if incoming && task.ending == Ending::Open {
-        return Some(received(connection, row.user, id, task, header, payload(t, task)));
+        return Some(received(
+            connection,
+            row.user,
+            id,
+            task,
+            header,
+            payload(t, task),
+        ));
     }
     let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
     Some(match task.ending {
@@ -271,12 +355,27 @@ fn task_event(
             data: payload(t, task),
         },
         Ending::Good => Event::Sent { task: id, user },
-        Ending::Receipt(code) => {
-            Event::Delivered { task: id, user, receipt: Receipt::from_code(code) }
-        }
-        Ending::Failed(failure) => Event::Failed { task: id, user, failure, buffers_returned },
-        Ending::TimedOut => Event::TimedOut { task: id, user, buffers_returned },
-        Ending::Cancelled => Event::Cancelled { task: id, user, buffers_returned },
+        Ending::Receipt(code) => Event::Delivered {
+            task: id,
+            user,
+            receipt: Receipt::from_code(code),
+        },
+        Ending::Failed(failure) => Event::Failed {
+            task: id,
+            user,
+            failure,
+            buffers_returned,
+        },
+        Ending::TimedOut => Event::TimedOut {
+            task: id,
+            user,
+            buffers_returned,
+        },
+        Ending::Cancelled => Event::Cancelled {
+            task: id,
+            user,
+            buffers_returned,
+        },
     })
 }
 
@@ -291,15 +390,33 @@ fn received(
     let last_in_batch = task.flags.contains(TaskFlags::LAST);
     if task.kind == Kind::MsgReq {
         let room = task.offer_total;
-        Event::Request { connection, user, task: id, header, data, room, last_in_batch }
+        Event::Request {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            room,
+            last_in_batch,
+        }
     } else {
-        Event::OneWay { connection, user, task: id, header, data, last_in_batch }
+        Event::OneWay {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            last_in_batch,
+        }
     }
 }
 
 impl Receipt {
     pub(crate) const fn from_code(code: u32) -> Self {
-        if code == 0 { Self::Accepted } else { Self::Rejected(code) }
+        if code == 0 {
+            Self::Accepted
+        } else {
+            Self::Rejected(code)
+        }
     }
 }
-

@@ -17,6 +17,35 @@ use crate::wire::{
     request_head_len, response_head_len,
 };
 
+const REQUEST: RequestFields = RequestFields {
+    flags: TransportFlags::empty(),
+    sn: 0,
+    ack_sn: 0,
+    credits: 0,
+    ltid: 0,
+    in_op: Op::Send,
+    out_op: Op::Send,
+    in_sges: 0,
+    out_sges: 0,
+    header_len: 0,
+    pad_len: 0,
+    data_len: 0,
+};
+
+const RESPONSE: ResponseFields = ResponseFields {
+    sn: 0,
+    ack_sn: 0,
+    credits: 0,
+    rtid: 0,
+    ltid: 0,
+    op: Op::Send,
+    sges: 0,
+    status: 0,
+    header_len: 0,
+    pad_len: 0,
+    data_len: 0,
+};
+
 /// One frame in the making.
 struct Layout {
     slot: u32,
@@ -34,11 +63,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         let frame_max = row.frame_max;
         let answered = row.server && row.refuse_status == 0;
-        let (rq, sq) = if answered { (row.rq_depth, row.sq_window) } else { (rq_depth, 0) };
+        let (rq, sq) = if answered {
+            (row.rq_depth, row.sq_window)
+        } else {
+            (rq_depth, 0)
+        };
         SetupParams {
             credits: 0,
             // A client offers what libxio's does before it has negotiated.
-            sq_depth: if answered { sq } else { self.g.config.sge_max + 1 },
+            sq_depth: if answered {
+                sq
+            } else {
+                self.g.config.sge_max + 1
+            },
             rq_depth: rq,
             buffer_size: frame_max.into(),
             max_in_sges: sge_max,
@@ -57,16 +94,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (server, status, cid) = (row.server, row.refuse_status, row.cid);
         let dialect = row.framing.dialect();
         let bytes = slots.slot_mut(SlotId(slot));
-        let rkeys = RkeyTable::EMPTY;
+        let rkeys = RkeyTable::default();
         let (kind, len) = if server {
             if dialect == Dialect::Rdma && status == 0 {
                 params.credits = self.grant(n);
             }
             let cid = if cid == 0 { n + 1 } else { cid };
-            let frame = NexusSetupResponse { cid, status, flags: 0, params, rkeys };
+            let frame = NexusSetupResponse {
+                cid,
+                status,
+                flags: 0,
+                params,
+                rkeys,
+            };
             (Kind::NexusSetupRsp, frame.encode(bytes, dialect))
         } else {
-            let frame = NexusSetupRequest { flags: 0, cid: 0, params, rkeys };
+            let frame = NexusSetupRequest {
+                flags: 0,
+                cid: 0,
+                params,
+                rkeys,
+            };
             (Kind::NexusSetupReq, frame.encode(bytes, dialect))
         };
         self.plain_frame(n, kind, slot, len)
@@ -77,7 +125,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let credits = self.grant(n);
         let row = self.nexus(n);
         row.tx_credits -= 1;
-        let nop = CreditNop { sn: row.tx_sn, ack_sn: row.rx_sn.wrapping_sub(1), credits };
+        let nop = CreditNop {
+            sn: row.tx_sn,
+            ack_sn: row.rx_sn.wrapping_sub(1),
+            credits,
+        };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
         self.plain_frame(n, Kind::CreditNop, slot, len)
@@ -99,7 +151,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let wr = self.push_work(n, entry);
         self.signal(n);
-        let head = Span { slot, offset: 0, len: len as u32 };
+        let head = Span {
+            slot,
+            offset: 0,
+            len: len as u32,
+        };
         // Control frames free reserved slots and states, so their completion is always wanted.
         Work::Send {
             nexus: self.nexus_id(n),
@@ -165,10 +221,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 credits,
                 ltid: own,
                 header_len,
-                ..RequestFields::default()
+                ..REQUEST
             };
             let none = core::iter::empty();
-            encode_request(bytes, at, framing, kind, &session, &head, none.clone(), none, true)
+            encode_request(
+                bytes,
+                at,
+                framing,
+                kind,
+                &session,
+                &head,
+                none.clone(),
+                none,
+                true,
+            )
         } else {
             let head = ResponseFields {
                 sn,
@@ -177,7 +243,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 rtid,
                 ltid: own,
                 header_len,
-                ..ResponseFields::default()
+                ..RESPONSE
             };
             let list = ResponseList::none();
             encode_response(bytes, at, framing, kind, &session, &head, list, true)
@@ -185,7 +251,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let end = at + usize::from(header_len);
         // On two streams even the payload of a control frame goes on the data stream.
         let head_end = if framing == Framing::TcpDual { at } else { end };
-        let layout = Layout { slot, start, head_end, end };
+        let layout = Layout {
+            slot,
+            start,
+            head_end,
+            end,
+        };
         let fence = matches!(kind, Kind::FinReq | Kind::FinRsp);
         let entry = WorkEntry {
             kind: WorkKind::Frame(kind),
@@ -301,7 +372,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.flags = request_flags(task, &mode);
         let (header_len, slot) = (task.header_len, task.slot);
         let inline = mode.out_op == Op::Send;
-        let data_len = if inline { u64::from(task.slot_data) + task.out.total } else { 0 };
+        let data_len = if inline {
+            u64::from(task.slot_data) + task.out.total
+        } else {
+            0
+        };
         let head = RequestFields {
             flags: transport_flags(task),
             sn,
@@ -312,7 +387,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             out_op: mode.out_op,
             header_len,
             data_len,
-            ..RequestFields::default()
+            ..REQUEST
         };
         let counts_data = task.slot_data > 0 || task.out.count == 0;
         let kind = task.kind;
@@ -320,12 +395,32 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let real = mode.in_op == Op::Write;
         let offered = if mode.offer { into.count } else { 0 };
         let tables = self.s.tables();
-        let in_sges = Sges { list: &into, extents: tables.extents, at: 0, count: offered, real };
+        let in_sges = Sges {
+            list: &into,
+            extents: tables.extents,
+            at: 0,
+            count: offered,
+            real,
+        };
         let count = if inline { 0 } else { out.count };
-        let out_sges = Sges { list: &out, extents: tables.extents, at: 0, count, real: true };
+        let out_sges = Sges {
+            list: &out,
+            extents: tables.extents,
+            at: 0,
+            count,
+            real: true,
+        };
         let bytes = slots.slot_mut(SlotId(slot));
         let start = encode_request(
-            bytes, at, framing, kind, &session, &head, in_sges, out_sges, counts_data,
+            bytes,
+            at,
+            framing,
+            kind,
+            &session,
+            &head,
+            in_sges,
+            out_sges,
+            counts_data,
         );
         let in_slot = at + usize::from(header_len);
         let task = self.task(t);
@@ -333,13 +428,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let layout = Layout {
             slot,
             start,
-            head_end: if framing == Framing::TcpDual { in_slot } else { end },
+            head_end: if framing == Framing::TcpDual {
+                in_slot
+            } else {
+                end
+            },
             end,
         };
         let data = self.request_data(n, t, &mode);
         self.task_input(t, Input::Post);
         self.task(t).work += 1;
-        let entry = WorkEntry { kind: WorkKind::Frame(kind), task: t, ..WorkEntry::VACANT };
+        let entry = WorkEntry {
+            kind: WorkKind::Frame(kind),
+            task: t,
+            ..WorkEntry::VACANT
+        };
         self.g.counters.requests_sent += 1;
         Some(self.send_work(n, &layout, entry, data, false, false))
     }
@@ -354,7 +457,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.out.count == 0 || (rdma && mode.out_op == Op::Read) {
             return SegmentSpan::EMPTY;
         }
-        SegmentSpan { task: t, list: ListKind::Out, skip: 0, len: row.out.total }
+        SegmentSpan {
+            task: t,
+            list: ListKind::Out,
+            skip: 0,
+            len: row.out.total,
+        }
     }
 
     /// How a request's data and its answer's travel, or `None` when it cannot be sent.
@@ -370,10 +478,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
         let capacity = task.into.total;
         let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
-        let fits = !task.flags.contains(TaskFlags::FORCE_WRITE)
-            && capacity + (expect as u64) < frame_max;
+        let fits =
+            !task.flags.contains(TaskFlags::FORCE_WRITE) && capacity + (expect as u64) < frame_max;
         let real = task.into.inline[0].addr != 0;
-        let in_op = if n_in == 0 || fits || !real { Op::Send } else { Op::Write };
+        let in_op = if n_in == 0 || fits || !real {
+            Op::Send
+        } else {
+            Op::Write
+        };
         let offer = n_in > 0 && capacity > 0;
         let data = u64::from(task.slot_data) + task.out.total;
         let head = request_head_len(framing, n_in, n_out) as u64 + u64::from(task.header_len);
@@ -387,14 +499,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return None;
         }
         let out_op = if inline { Op::Send } else { Op::Read };
-        Some(RequestMode { in_op, out_op, offer, large: data > inline_max.into() })
+        Some(RequestMode {
+            in_op,
+            out_op,
+            offer,
+            large: data > inline_max.into(),
+        })
     }
 
     /// How a response's data travels.
     pub(crate) fn response_op(&mut self, t: u32, header_len: u16, n_out: u16, data: u64) -> Op {
         let task = self.task(t);
-        let (n, offered, force) =
-            (task.nexus, task.offer_count, task.flags.contains(TaskFlags::FORCE_WRITE));
+        let (n, offered, force) = (
+            task.nexus,
+            task.offer_count,
+            task.flags.contains(TaskFlags::FORCE_WRITE),
+        );
         let write = task.offer_write;
         let row = self.nexus(n);
         let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
@@ -462,7 +582,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if real {
             self.owe_for_request(c, t);
         }
-        let mut session = SessionFields { flags, receipt_result, ..SessionFields::default() };
+        let mut session = SessionFields {
+            flags,
+            receipt_result,
+            ..SessionFields::default()
+        };
         self.number_response(c, &mut session);
         session.dest_session = self.connection(c).peer_session;
         let (sn, ack_sn, credits) = self.number(n);
@@ -470,10 +594,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let framing = self.nexus(n).framing;
         let task = self.task(t);
         session.serial = task.serial;
-        let kind = if task.kind == Kind::MsgReq { Kind::MsgRsp } else { Kind::OneWayRsp };
-        let (header_len, slot_data) =
-            if real { (task.header_len, task.slot_data) } else { (0, 0) };
-        let data = if real { u64::from(slot_data) + task.out.total } else { 0 };
+        let kind = if task.kind == Kind::MsgReq {
+            Kind::MsgRsp
+        } else {
+            Kind::OneWayRsp
+        };
+        let (header_len, slot_data) = if real {
+            (task.header_len, task.slot_data)
+        } else {
+            (0, 0)
+        };
+        let data = if real {
+            u64::from(slot_data) + task.out.total
+        } else {
+            0
+        };
         let (n_out, status) = (task.out.count, task.status);
         let mut head = ResponseFields {
             sn,
@@ -483,9 +618,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ltid: tid::of_task(t, task.generation),
             status: if real { status } else { 0 },
             header_len,
-            ..ResponseFields::default()
+            ..RESPONSE
         };
-        let op = if real { self.response_op(t, header_len, n_out, data) } else { Op::Send };
+        let op = if real {
+            self.response_op(t, header_len, n_out, data)
+        } else {
+            Op::Send
+        };
         head.op = op;
         head.data_len = if op == Op::Read { 0 } else { data };
         let task = self.task(t);
@@ -500,21 +639,43 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let in_slot = at + usize::from(header_len);
         let end = in_slot + slot_data as usize;
-        let head_end = if framing == Framing::TcpDual { in_slot } else { end };
-        let layout = Layout { slot, start, head_end, end };
+        let head_end = if framing == Framing::TcpDual {
+            in_slot
+        } else {
+            end
+        };
+        let layout = Layout {
+            slot,
+            start,
+            head_end,
+            end,
+        };
         let follows = real && n_out > 0 && (op == Op::Send || framing != Framing::Rdma);
         let data = if follows {
             let len = self.task(t).out.total;
-            SegmentSpan { task: t, list: ListKind::Out, skip: 0, len }
+            SegmentSpan {
+                task: t,
+                list: ListKind::Out,
+                skip: 0,
+                len,
+            }
         } else {
             SegmentSpan::EMPTY
         };
         let entry = if real {
             self.task_input(t, Input::Post);
             self.task(t).work += 1;
-            WorkEntry { kind: WorkKind::Frame(kind), task: t, ..WorkEntry::VACANT }
+            WorkEntry {
+                kind: WorkKind::Frame(kind),
+                task: t,
+                ..WorkEntry::VACANT
+            }
         } else {
-            WorkEntry { kind: WorkKind::Receipt, slot, ..WorkEntry::VACANT }
+            WorkEntry {
+                kind: WorkKind::Receipt,
+                slot,
+                ..WorkEntry::VACANT
+            }
         };
         self.g.counters.responses_sent += 1;
         self.send_work(n, &layout, entry, data, false, false)
@@ -543,7 +704,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert!(self.nexus(n).state != State::Draining);
         let signaled = self.signal(n) || always;
         let nexus = self.nexus_id(n);
-        Work::Send { nexus, wr, head, tail, data, signaled, fence }
+        Work::Send {
+            nexus,
+            wr,
+            head,
+            tail,
+            data,
+            signaled,
+            fence,
+        }
     }
 }
 
@@ -559,9 +728,15 @@ pub(crate) struct RequestMode {
 
 fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {
     let mut flags = SessionFlags::empty();
-    flags.set(SessionFlags::REQUEST_READ_RECEIPT, task.flags.contains(TaskFlags::RECEIPT));
+    flags.set(
+        SessionFlags::REQUEST_READ_RECEIPT,
+        task.flags.contains(TaskFlags::RECEIPT),
+    );
     flags.set(SessionFlags::PEER_READ_REQ, task.force_read);
-    flags.set(SessionFlags::PEER_WRITE_RSP, task.flags.contains(TaskFlags::FORCE_WRITE));
+    flags.set(
+        SessionFlags::PEER_WRITE_RSP,
+        task.flags.contains(TaskFlags::FORCE_WRITE),
+    );
     let fetched = mode.large || mode.out_op == Op::Read;
     if task.kind == Kind::OneWayReq && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
         // Nothing else would say when the peer has read the data.
@@ -600,8 +775,16 @@ impl Iterator for Sges<'_> {
         }
         let segment = self.list.segment(self.extents, self.at);
         self.at += 1;
-        let (addr, rkey) = if self.real { (segment.addr, segment.rkey) } else { (0, 0) };
-        Some(Sge { addr, len: segment.len, rkey })
+        let (addr, rkey) = if self.real {
+            (segment.addr, segment.rkey)
+        } else {
+            (0, 0)
+        };
+        Some(Sge {
+            addr,
+            len: segment.len,
+            rkey,
+        })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -69,7 +69,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
         let generation = row.generation;
-        *row = Task { generation, ..Task::VACANT };
+        *row = Task {
+            generation,
+            ..Task::VACANT
+        };
         row.kind = request.kind;
         row.nexus = n;
         row.serial = request.session.serial;
@@ -79,8 +82,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.data_at = request.data_at;
         row.data_len = head.data_len;
         row.flags = TaskFlags::INCOMING | TaskFlags::USER;
-        row.flags.set(TaskFlags::LAST, head.flags.contains(TransportFlags::LAST_IN_BATCH));
-        row.flags.set(TaskFlags::FORCE_WRITE, head.flags.contains(TransportFlags::FORCE_WRITE));
+        row.flags.set(
+            TaskFlags::LAST,
+            head.flags.contains(TransportFlags::LAST_IN_BATCH),
+        );
+        row.flags.set(
+            TaskFlags::FORCE_WRITE,
+            head.flags.contains(TransportFlags::FORCE_WRITE),
+        );
         let flags = request.session.flags;
         let receipt_now = flags.contains(SessionFlags::IMM_READ_RECEIPT);
         let receipt = receipt_now || flags.contains(SessionFlags::REQUEST_READ_RECEIPT);
@@ -160,26 +169,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The outstanding message that a response answers. `None`: answered before, late.
-    fn answered_task(
-        &mut self,
-        n: u32,
-        response: &Response<'_>,
-    ) -> Result<Option<u32>, Violation> {
+    fn answered_task(&mut self, n: u32, response: &Response<'_>) -> Result<Option<u32>, Violation> {
         let rtid = response.head.rtid;
         let unknown = Violation::new(What::UnknownTask, 66, rtid.into());
         let t = tid::index(rtid);
-        let kind =
-            if response.kind == Kind::MsgRsp { Kind::MsgReq } else { Kind::OneWayReq };
+        let kind = if response.kind == Kind::MsgRsp {
+            Kind::MsgReq
+        } else {
+            Kind::OneWayReq
+        };
         let rx_slots = self.g.config.rx_slots;
         let row = match self.s.tables().tasks.get(t as usize) {
             Some(row) if !tid::is_control(rtid) && t >= rx_slots => row,
             _ => return Err(unknown),
         };
         let waits = matches!(row.state, State::Sent | State::Orphaned);
-        let known = tid::matches(rtid, row.generation)
-            && row.nexus == n
-            && row.kind == kind
-            && waits;
+        let known =
+            tid::matches(rtid, row.generation) && row.nexus == n && row.kind == kind && waits;
         if known {
             return Ok(Some(t));
         }
@@ -196,7 +202,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let asked = row.flags.contains(TaskFlags::RECEIPT);
         match self.task_input(t, Input::Answer) {
             Action::Complete => {
-                let ending = if asked || code != 0 { Ending::Receipt(code) } else { Ending::Good };
+                let ending = if asked || code != 0 {
+                    Ending::Receipt(code)
+                } else {
+                    Ending::Good
+                };
                 self.finish(t, ending);
             }
             _ => self.late(t),
@@ -298,8 +308,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
         let row = self.task(t);
-        let receipt = row.flags.contains(TaskFlags::INCOMING)
-            && !row.flags.contains(TaskFlags::RESPONSE);
+        let receipt =
+            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
         let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
         let row = self.connection(c);
         row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
@@ -326,8 +336,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         // A request's credit goes back with its response; one released unanswered here.
         let size = row.data_len + u64::from(row.rx_header_len);
-        let (messages_max, bytes_max) =
-            (self.g.config.depth_messages, self.g.config.depth_bytes);
+        let (messages_max, bytes_max) = (self.g.config.depth_messages, self.g.config.depth_bytes);
         let row = self.connection(c);
         row.owed_messages += 1;
         row.owed_bytes += size;

@@ -22,7 +22,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
         } else {
-            self.trace.transition(3, t, from as u8, input as u8, next as u8);
+            self.trace
+                .transition(3, t, from as u8, input as u8, next as u8);
         }
         action
     }
@@ -76,7 +77,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
         let row = self.task(t);
-        debug_assert!(row.ending == Ending::Open, "task {t} ends twice: {:?}", row.ending);
+        debug_assert!(
+            row.ending == Ending::Open,
+            "task {t} ends twice: {:?}",
+            row.ending
+        );
         row.ending = ending;
         let held = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
         let (c, timed) = (row.connection, row.timer != NONE);
@@ -96,7 +101,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !incoming {
             self.unqueue(c, bytes);
         }
-        self.task_event(t, TaskEvents::MAIN);
+        if !self.task(t).flags.contains(TaskFlags::SILENT) {
+            self.task_event(t, TaskEvents::MAIN);
+        }
     }
 
     /// A message no longer counts against its connection's queue limits.
@@ -105,9 +112,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         row.queued_messages -= 1;
         row.queued_bytes -= bytes;
-        if row.wants_writable
-            && row.queued_messages < messages_max
-            && row.queued_bytes < bytes_max
+        if row.wants_writable && row.queued_messages < messages_max && row.queued_bytes < bytes_max
         {
             row.wants_writable = false;
             self.connection_event(c, ConnectionEvents::WRITABLE);
@@ -130,11 +135,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// A work request of a message is done.
-    pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, status: WorkStatus) {
+    pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
         self.task(t).work -= 1;
         let good = status == WorkStatus::Success;
         match kind {
-            WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, status),
+            WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
             WorkKind::Frame(_) if good => self.frame_done(t),
             // The nexus goes down with a bad status, and the message with its connection.
@@ -148,14 +153,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         let slot = core::mem::replace(&mut row.slot, NONE);
         let waits = match row.kind {
-            Kind::OneWayReq => row.flags.intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
+            Kind::OneWayReq => row
+                .flags
+                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
             Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
             _ => true,
         };
         if slot != NONE {
             self.free_slot(slot);
         }
-        let input = if waits { Input::SendDoneHeld } else { Input::SendDone };
+        let input = if waits {
+            Input::SendDoneHeld
+        } else {
+            Input::SendDone
+        };
         if self.task_input(t, input) == Action::Complete {
             self.finish(t, Ending::Good);
         }
@@ -200,7 +211,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.closed = reason;
         row.nexus = NONE;
-        let incoming = if row.flags.contains(TaskFlags::INCOMING) { t } else { NONE };
+        let incoming = if row.flags.contains(TaskFlags::INCOMING) {
+            t
+        } else {
+            NONE
+        };
         let answer = row.answer;
         self.uncount_slot(incoming);
         self.uncount_slot(answer);
@@ -327,7 +342,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.settle(c);
             c = next;
         }
-        debug_assert_eq!(self.nexus(n).connections, NONE, "a connection stays on a freed nexus");
+        debug_assert_eq!(
+            self.nexus(n).connections,
+            NONE,
+            "a connection stays on a freed nexus"
+        );
     }
 
     /// A message's deadline passed.

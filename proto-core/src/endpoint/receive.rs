@@ -46,9 +46,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rx_slots = self.g.config.rx_slots;
         let row = self.s.tables().slots.get(slot as usize);
         let posted = row.filter(|row| {
-            slot < rx_slots
-                && row.usage == SlotUse::Posted
-                && completion.wr.matches(row.generation)
+            slot < rx_slots && row.usage == SlotUse::Posted && completion.wr.matches(row.generation)
         });
         let Some(n) = posted.map(|row| row.nexus) else {
             self.stale();
@@ -230,7 +228,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.nexus(n);
         let params = setup.params;
-        row.frame_max = row.frame_max.min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
+        row.frame_max = row
+            .frame_max
+            .min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
         row.peer_in_sges = sges(params.max_in_sges);
         row.peer_out_sges = sges(params.max_out_sges);
         row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
@@ -242,7 +242,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
         }
         let refused = row.refuse_status != 0;
-        let input = if refused { Input::SetupRefused } else { Input::SetupReq };
+        let input = if refused {
+            Input::SetupRefused
+        } else {
+            Input::SetupReq
+        };
         self.nexus_input(n, input, unexpected(Kind::NexusSetupReq));
         Ok(Keep::No)
     }
@@ -263,7 +267,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let min = self.g.config.min_grant;
         let row = self.nexus(n);
         let params = setup.params;
-        row.frame_max = row.frame_max.min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
+        row.frame_max = row
+            .frame_max
+            .min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
         row.peer_in_sges = sges(params.max_in_sges);
         row.peer_out_sges = sges(params.max_out_sges);
         row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
@@ -370,7 +376,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (endpoint, index) = crate::tid::split_session(dest);
         let sessions = self.s.tables().sessions;
         let was_ours = endpoint == self.g.config.endpoint
-            && sessions.get(index as usize).is_some_and(|s| s.generation > 0 || s.own_id == dest);
+            && sessions
+                .get(index as usize)
+                .is_some_and(|s| s.generation > 0 || s.own_id == dest);
         let late = self.nexus(n).late_allowed;
         if was_ours || late || kind == Kind::FinReq {
             self.g.counters.late += 1;

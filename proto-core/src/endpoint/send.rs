@@ -1,7 +1,7 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
 use super::Endpoint;
-use crate::entries::{SegmentList, SlotUse, Task, TaskFlags};
+use crate::entries::{SegmentList, SlotUse, Task, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
@@ -161,7 +161,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Closed(row.closed));
         }
         let state = self.connection(c).state;
-        if !matches!(state, connection::State::Online | connection::State::FinWait1) {
+        if !matches!(
+            state,
+            connection::State::Online | connection::State::FinWait1
+        ) {
             return Err(CommandError::Closed(self.connection(c).reason));
         }
         self.check_message(c, message)?;
@@ -172,6 +175,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
+        row.transfer = Transfer { posted: 0, done: 0, total: 0 };
         self.queue_response(c, t);
         Ok(())
     }
@@ -201,7 +205,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::WrongState("nothing to give back"));
         }
         row.flags.remove(TaskFlags::USER);
-        let (c, orphan, kind) = (row.connection, row.flags.contains(TaskFlags::ORPHAN), row.kind);
+        let (c, orphan, kind) = (
+            row.connection,
+            row.flags.contains(TaskFlags::ORPHAN),
+            row.kind,
+        );
         let incoming = row.flags.contains(TaskFlags::INCOMING);
         if incoming {
             if kind == Kind::MsgReq && !orphan {
@@ -231,22 +239,44 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match message.slot {
             Some(slot) => self.check_slot(slot)?,
             None if message.header_len > 0 || message.slot_data > 0 => {
-                return Err(CommandError::BadValue("header or copied data without a slot"));
+                return Err(CommandError::BadValue(
+                    "header or copied data without a slot",
+                ));
             }
             None => {}
         }
         let n = self.connection(c).nexus;
-        let peer_max = if n == NONE { 0 } else { self.nexus(n).peer_header_max };
-        let max = if peer_max == 0 { own_max } else { own_max.min(peer_max) };
+        let peer_max = if n == NONE {
+            0
+        } else {
+            self.nexus(n).peer_header_max
+        };
+        let max = if peer_max == 0 {
+            own_max
+        } else {
+            own_max.min(peer_max)
+        };
         if message.header_len > max {
             let len = message.header_len.into();
-            return Err(CommandError::TooLong { what: Length::Header, len, max: max.into() });
+            return Err(CommandError::TooLong {
+                what: Length::Header,
+                len,
+                max: max.into(),
+            });
         }
         let gathered = self.check_segments(c, message.data, Length::Data)?;
         let data = gathered + u64::from(message.slot_data);
-        let max = if message.slot_data > 0 { data_max.into() } else { payload_max };
+        let max = if message.slot_data > 0 {
+            data_max.into()
+        } else {
+            payload_max
+        };
         if data > max {
-            return Err(CommandError::TooLong { what: Length::Data, len: data, max });
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: data,
+                max,
+            });
         }
         Ok(data + u64::from(message.header_len))
     }
@@ -272,7 +302,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let max = if peer == 0 { own } else { own.min(peer) };
         let len = segments.len() as u64;
         if len > max.into() {
-            return Err(CommandError::TooLong { what: Length::Segments, len, max: max.into() });
+            return Err(CommandError::TooLong {
+                what: Length::Segments,
+                len,
+                max: max.into(),
+            });
         }
         if segments.iter().any(|s| s.len == 0) {
             return Err(CommandError::BadValue("segment of zero bytes"));
@@ -280,14 +314,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let total = segments.iter().map(|s| u64::from(s.len)).sum();
         let max = self.g.config.payload_max;
         if total > max {
-            return Err(CommandError::TooLong { what, len: total, max });
+            return Err(CommandError::TooLong {
+                what,
+                len: total,
+                max,
+            });
         }
         Ok(total)
     }
 
     fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
-        let (messages_max, bytes_max) =
-            (self.g.config.queue_messages, self.g.config.queue_bytes);
+        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
         let flow_control = self.g.config.flow_control;
         let row = self.connection(c);
         let too_many = row.queued_messages >= messages_max;
@@ -314,11 +351,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
         let max = if write { room } else { 0 };
         if (stream || write) && data > max {
-            return Err(CommandError::TooLong { what: Length::OfferedBuffers, len: data, max });
+            return Err(CommandError::TooLong {
+                what: Length::OfferedBuffers,
+                len: data,
+                max,
+            });
         }
         if message.slot_data > 0 {
             let max = 0;
-            return Err(CommandError::TooLong { what: Length::Data, len: data, max });
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: data,
+                max,
+            });
         }
         Ok(())
     }
@@ -407,7 +452,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
-        *row = Task { generation: row.generation, ..Task::VACANT };
+        *row = Task {
+            generation: row.generation,
+            ..Task::VACANT
+        };
         Ok(index)
     }
 

@@ -59,7 +59,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.g.counters.ignored_inputs += 1;
             return;
         }
-        self.trace.transition(1, s, from as u8, input as u8, next as u8);
+        self.trace
+            .transition(1, s, from as u8, input as u8, next as u8);
         let timeout = self.g.config.setup_timeout;
         match action {
             Action::Ignored | Action::Start | Action::Keep | Action::Follow => {}
@@ -135,7 +136,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn connection_up(&mut self, c: u32) {
         let joining = self.connection(c).joining;
-        let up = if joining { ConnectionInput::NexusUpJoin } else { ConnectionInput::NexusUp };
+        let up = if joining {
+            ConnectionInput::NexusUpJoin
+        } else {
+            ConnectionInput::NexusUp
+        };
         self.connection_input(c, up, None);
     }
 
@@ -147,20 +152,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         request: &Request<'_>,
     ) -> Result<Keep, Violation> {
         if !self.nexus(n).server {
-            return Err(Violation::new(What::UnexpectedKind, 4, request.kind.word().into()));
+            return Err(Violation::new(
+                What::UnexpectedKind,
+                4,
+                request.kind.word().into(),
+            ));
         }
         let setup = request.session_setup()?;
         let spare = self.session_rows_spare();
         let (s, c) = match self.take_session_and_connection() {
             Ok(rows) => rows,
             Err(what) => {
-                let reason = Reason::NoResources { what, need: 1, have: 0 };
+                let reason = Reason::NoResources {
+                    what,
+                    need: 1,
+                    have: 0,
+                };
                 self.nexus_input(n, nexus::Input::Fail, Some(reason));
                 return Ok(Keep::No);
             }
         };
         let listener = self.nexus(n).listener;
-        let live = self.s.tables().listeners.get(listener as usize).filter(|l| l.live);
+        let live = self
+            .s
+            .tables()
+            .listeners
+            .get(listener as usize)
+            .filter(|l| l.live);
         let user = live.map(|l| l.user);
         let session = self.session(s);
         session.peer_id = setup.session_id;
@@ -218,7 +236,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The connection whose control request a response answers, if it awaits that answer here.
-    pub(crate) fn awaiting(&mut self, n: u32, rtid: u32, what: Awaited) -> Result<Option<u32>, Violation> {
+    pub(crate) fn awaiting(
+        &mut self,
+        n: u32,
+        rtid: u32,
+        what: Awaited,
+    ) -> Result<Option<u32>, Violation> {
         let unknown = Violation::new(What::UnknownTask, 0, rtid.into());
         let c = tid::index(rtid);
         let late = self.nexus(n).late_allowed;
@@ -249,14 +272,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.session(s).peer_id = answer.session_id();
         self.connection(c).peer_session = answer.session_id();
         match answer {
-            SessionSetupResponse::Accept { rcv_bytes, rcv_msgs, portals, private, .. } => {
+            SessionSetupResponse::Accept {
+                rcv_bytes,
+                rcv_msgs,
+                portals,
+                private,
+                ..
+            } => {
                 let session = self.session(s);
                 session.peer_depth_messages = rcv_msgs;
                 session.peer_depth_bytes = rcv_bytes;
                 if let Some(first) = portals.iter().next() {
                     self.session_input(s, Input::SetupPortals);
-                    portal.set(first, true);
-                    self.connection(c).moving = true;
+                    portal.set(c, first, true);
                     return Ok(Keep::No);
                 }
                 self.session_input(s, Input::SetupAccepted);
@@ -274,12 +302,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     let reason = Reason::TooManyRedirects(hops);
                     self.connection_input(c, ConnectionInput::Refused, Some(reason));
                 } else if let Some(first) = portals.iter().next() {
-                    portal.set(first, false);
-                    self.connection(c).moving = true;
+                    portal.set(c, first, false);
                 }
                 Ok(Keep::No)
             }
-            SessionSetupResponse::Reject { reason, private, .. } => {
+            SessionSetupResponse::Reject {
+                reason, private, ..
+            } => {
                 self.session_input(s, Input::SetupRejected);
                 let keep = self.keep_private(c, slot, response, private.len());
                 let reason = Reason::Rejected(reason);
@@ -315,7 +344,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         portal: &PortalBuffer,
         slots: &mut impl Slots,
     ) {
-        self.connection(c).moving = false;
         let old = self.connection(c).nexus;
         let leaving = self.connection(c).state == connection::State::Leaving;
         if leaving {
@@ -328,9 +356,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let joining = portal.joining;
         self.connection(c).joining = joining;
         let text = &portal.bytes[..portal.len];
-        let target = parse_portal(text).and_then(|(dialect, peer)| {
-            Some((self.transport_for(dialect)?, peer))
-        });
+        let target = parse_portal(text)
+            .and_then(|(dialect, peer)| Some((self.transport_for(dialect)?, peer)));
         let Some((transport, peer)) = target else {
             let reason = Reason::AddressError(-1);
             self.connection_input(c, ConnectionInput::Lost, Some(reason));
@@ -351,8 +378,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             None => match self.open_nexus(transport, peer, &options) {
                 Ok(n) => n,
                 Err(_) => {
-                    let reason =
-                        Reason::NoResources { what: Resource::Nexuses, need: 1, have: 0 };
+                    let reason = Reason::NoResources {
+                        what: Resource::Nexuses,
+                        need: 1,
+                        have: 0,
+                    };
                     self.connection_input(c, ConnectionInput::Lost, Some(reason));
                     return;
                 }
@@ -407,7 +437,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let has = |t: &Option<super::TransportState>| {
             t.as_ref().is_some_and(|t| t.limits.dialect == dialect)
         };
-        self.g.transports.iter().position(has).map(|i| TransportId(i as u8))
+        self.g
+            .transports
+            .iter()
+            .position(has)
+            .map(|i| TransportId(i as u8))
     }
 
     /// CONNECTION_HELLO_REQ at the server.
@@ -416,13 +450,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let unknown = Violation::new(What::UnknownSession, 16, dest.into());
         let s = self.find_wire_session(dest).ok_or(unknown)?;
         let session = self.session(s);
-        let open = matches!(session.state, State::Accepted | State::Online | State::Imported);
+        let open = matches!(
+            session.state,
+            State::Accepted | State::Online | State::Imported
+        );
         if !self.nexus(n).server || !open || self.session(s).joins_left == 0 {
             return Err(unknown);
         }
         let Ok(c) = self.take_connection() else {
             let what = Resource::Connections;
-            let reason = Reason::NoResources { what, need: 1, have: 0 };
+            let reason = Reason::NoResources {
+                what,
+                need: 1,
+                have: 0,
+            };
             self.nexus_input(n, nexus::Input::Fail, Some(reason));
             return Ok(Keep::No);
         };
@@ -448,7 +489,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let here = |s: &crate::entries::Session| s.own_id == id && s.state != State::Vacant;
         if endpoint == self.g.config.endpoint {
-            return t.sessions.get(index as usize).filter(|s| here(s)).map(|_| index);
+            return t
+                .sessions
+                .get(index as usize)
+                .filter(|s| here(s))
+                .map(|_| index);
         }
         t.sessions.iter().position(here).map(|s| s as u32)
     }
@@ -503,7 +548,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.find_wire_session(ticket.own_id).is_some() {
             return Err(CommandError::BadValue("session is here already"));
         }
-        let s = self.take_session_row().ok_or(CommandError::Full(Resource::Sessions))?;
+        let s = self
+            .take_session_row()
+            .ok_or(CommandError::Full(Resource::Sessions))?;
         let row = self.session(s);
         row.own_id = ticket.own_id;
         row.peer_id = ticket.peer_id;
@@ -556,12 +603,23 @@ pub(crate) struct PortalBuffer {
     bytes: [u8; 256],
     len: usize,
     joining: bool,
+    connection: u32,
 }
 
 impl PortalBuffer {
-    pub(crate) const EMPTY: Self = Self { bytes: [0; 256], len: 0, joining: false };
+    pub(crate) const EMPTY: Self = Self {
+        bytes: [0; 256],
+        len: 0,
+        joining: false,
+        connection: NONE,
+    };
 
-    fn set(&mut self, portal: &[u8], joining: bool) {
+    pub(crate) fn connection(&self) -> Option<u32> {
+        (self.connection != NONE).then_some(self.connection)
+    }
+
+    fn set(&mut self, c: u32, portal: &[u8], joining: bool) {
+        self.connection = c;
         self.len = portal.len().min(self.bytes.len());
         self.bytes[..self.len].copy_from_slice(&portal[..self.len]);
         self.joining = joining;

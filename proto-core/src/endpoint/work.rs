@@ -171,7 +171,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Some(self.read_ack_frame(n, slot, slots));
         }
         if rdma != NONE
-            && let Some(work) = self.next_rdma(n)
+            && let Some(work) = self.next_rdma(n, slots)
         {
             return Some(work);
         }
@@ -223,7 +223,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Pick::Response(t) => {
                 let receipt_only = !self.task(t).flags.contains(TaskFlags::RESPONSE);
-                let slot = if receipt_only { self.frame_slot(n)? } else { NONE };
+                if !receipt_only && let Some(write) = self.next_write(n, t, slots) {
+                    return Some(write);
+                }
+                let slot = if receipt_only {
+                    self.frame_slot(n)?
+                } else {
+                    NONE
+                };
                 let tables = self.s.tables();
                 let row = &mut tables.connections[c as usize];
                 queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next);
@@ -347,9 +354,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
         let state = self.transport(transport);
         let limits = &state.limits;
-        let fits = used < limits.sq_depth
-            && state.cq_used < limits.cq_depth
-            && bytes < limits.sq_bytes;
+        let fits =
+            used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
         fits && self.g.work.free() > 0
     }
 
@@ -384,7 +390,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut tables.work[w as usize];
         let generation = row.generation;
         let bytes = entry.bytes;
-        *row = WorkEntry { generation, nexus: n, live: true, ..entry };
+        *row = WorkEntry {
+            generation,
+            nexus: n,
+            live: true,
+            ..entry
+        };
         let nexus = &mut tables.nexuses[n as usize];
         queue_push!(tables.work, nexus.sq_head, nexus.sq_tail, next_free, w);
         nexus.sq_used += 1;
@@ -429,7 +440,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let w = queue_pop!(tables.work, nexus.sq_head, nexus.sq_tail, next_free);
         let row = &mut tables.work[w as usize];
         row.live = false;
-        let (kind, t, c, slot) = (row.kind, row.task, row.connection, row.slot);
+        let (kind, t, c, slot, bytes) = (row.kind, row.task, row.connection, row.slot, row.bytes);
         nexus.sq_used -= 1;
         nexus.sq_bytes -= row.bytes;
         let transport = nexus.transport;
@@ -439,7 +450,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.free_slot(slot);
         }
         if t != NONE {
-            self.work_done(t, kind, status);
+            self.work_done(t, kind, bytes, status);
         }
         if c != NONE {
             self.connection(c).control_work -= 1;
@@ -469,10 +480,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let index = wr.index() as usize;
         let n = if wr.is_recv() {
-            tables.slots.get(index).filter(|s| wr.matches(s.generation)).map(|s| s.nexus)
+            tables
+                .slots
+                .get(index)
+                .filter(|s| wr.matches(s.generation))
+                .map(|s| s.nexus)
         } else {
             let entry = tables.work.get(index);
-            entry.filter(|w| w.live && wr.matches(w.generation)).map(|w| w.nexus)
+            entry
+                .filter(|w| w.live && wr.matches(w.generation))
+                .map(|w| w.nexus)
         };
         match n {
             Some(n) if n != NONE => {
@@ -495,5 +512,8 @@ fn first_frame(frames: Frames) -> Frames {
         Frames::KEEPALIVE_RSP,
         Frames::KEEPALIVE_REQ,
     ];
-    ORDER.into_iter().find(|frame| frames.contains(*frame)).unwrap_or(Frames::empty())
+    ORDER
+        .into_iter()
+        .find(|frame| frames.contains(*frame))
+        .unwrap_or(Frames::empty())
 }
