@@ -333,6 +333,7 @@ pub struct Connection {
     pub(crate) joining: bool,
     pub(crate) reported_up: bool,
     pub(crate) reason: Reason,
+    pub(crate) reason_known: bool,
     pub(crate) peer_session: u32,
     pub(crate) own_session: u32,
 
@@ -425,6 +426,7 @@ impl Connection {
         joining: false,
         reported_up: false,
         reason: Reason::Closed,
+        reason_known: false,
         peer_session: 0,
         own_session: 0,
         serial: 0,

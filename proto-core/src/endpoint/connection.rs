@@ -24,8 +24,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         // The first reason stands: a loss after our own close is still our close.
         if let Some(reason) = reason
-            && row.reason == Reason::Closed
+            && !row.reason_known
         {
+            row.reason_known = true;
             row.reason = reason;
         }
         self.trace

@@ -357,6 +357,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.too_long_for_peer(t);
             return None;
         };
+        self.take_app_credits(c, t);
         let mut session = SessionFields::default();
         self.number_request(c, &mut session);
         let row = self.connection(c);
@@ -580,6 +581,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Work {
         let real = flags.contains(SessionFlags::RECEIPT_LAST);
         if real {
+            self.take_app_credits(c, t);
             self.owe_for_request(c, t);
         }
         let mut session = SessionFields {

@@ -4,7 +4,7 @@
 use super::Endpoint;
 use super::session::Keep;
 use crate::entries::{
-    Ending, Extent, SegmentList, Task, TaskEvents, TaskFlags, WorkEntry, WorkKind,
+    Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
 };
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};

@@ -165,15 +165,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !self.room(n) {
             return None;
         }
-        let (ack, rdma) = (self.nexus(n).ack_head, self.nexus(n).rdma_head);
-        if ack != NONE {
-            let slot = self.frame_slot(n)?;
-            return Some(self.read_ack_frame(n, slot, slots));
-        }
-        if rdma != NONE
+        // Transfers first: one that is done may leave a READ_ACK behind.
+        if self.nexus(n).rdma_head != NONE
             && let Some(work) = self.next_rdma(n, slots)
         {
             return Some(work);
+        }
+        if self.nexus(n).ack_head != NONE {
+            let slot = self.frame_slot(n)?;
+            return Some(self.read_ack_frame(n, slot, slots));
         }
         let rdma = self.nexus(n).framing == Framing::Rdma;
         while self.nexus(n).tx_head != NONE {
