@@ -282,12 +282,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.connection(c).user = user;
         let id = self.connection_id(c);
         if portals.is_empty() {
+            self.connection(c).silent = false;
             self.session_input(s, session::Input::Accept);
             self.connection_input(c, Input::Accept, None);
         } else {
             self.session(s).joins_left = u16::MAX;
             self.session_input(s, session::Input::AcceptPortals);
-            self.connection(c).silent = true;
             self.connection_input(c, Input::SentAway, Some(Reason::MovedToPortals));
         }
         Ok(id)

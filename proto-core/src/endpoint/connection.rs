@@ -211,8 +211,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.drop_incoming(request);
         }
         self.leave_nexus(c);
+        // Nothing below may settle it before all of it is done.
+        self.connection(c).held += 1;
         self.flush_tasks(c);
         self.reclaim_from_peer(c);
+        self.connection(c).held -= 1;
         self.settle(c);
     }
 
@@ -254,6 +257,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn free_connection(&mut self, c: u32) {
         let s = self.connection(c).session;
+        self.leave_blocked(c);
         self.detach_session(c, s);
         self.give_connection(c);
         if self.session(s).connection_count == 0 {

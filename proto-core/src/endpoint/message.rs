@@ -94,6 +94,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let receipt_now = flags.contains(SessionFlags::IMM_READ_RECEIPT);
         let receipt = receipt_now || flags.contains(SessionFlags::REQUEST_READ_RECEIPT);
         row.flags.set(TaskFlags::RECEIPT, receipt);
+        row.flags.set(TaskFlags::RECEIPT_NOW, receipt_now);
         if head.in_sges > 0 {
             row.offer_count = head.in_sges;
             row.offer_total = request.in_total();
@@ -230,19 +231,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return self.fetch_answer(n, c, t, slot, response);
         }
         let row = self.task(t);
+        let room = row.into.total;
+        if head.op == Op::Write && (head.data_len > room || head.sges > row.into.count) {
+            // More than was offered: nobody knows what it overwrote.
+            return self.break_session(c, What::AnswerTooLong, 92, head.data_len);
+        }
         row.flags.remove(TaskFlags::PEER_HOLDS);
+        let size = head.data_len + u64::from(head.header_len);
         if self.task_input(t, Input::Answer) != Action::Complete {
+            self.owe_dropped(c, size);
             self.late(t);
             return Keep::No;
         }
-        let row = self.task(t);
-        let room = row.into.total;
-        if head.op == Op::Write && head.data_len > room {
-            // The data lies behind what was offered: nobody knows what it overwrote.
-            row.ending = Ending::Open;
-            return self.break_session(c, What::AnswerTooLong, 92, head.data_len);
-        }
         if head.status != 0 {
+            self.owe_dropped(c, size);
             self.finish(t, Ending::Failed(Failure::PeerStatus(head.status)));
             return Keep::No;
         }
@@ -334,8 +336,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         let row = self.task(t);
-        // A request's credit goes back with its response; one released unanswered here.
         let size = row.data_len + u64::from(row.rx_header_len);
+        self.owe_dropped(c, size);
+    }
+
+    /// A message of the peer's left without going through the user's hands.
+    fn owe_dropped(&mut self, c: u32, size: u64) {
+        if !self.g.config.flow_control {
+            return;
+        }
         let (messages_max, bytes_max) = (self.g.config.depth_messages, self.g.config.depth_bytes);
         let row = self.connection(c);
         row.owed_messages += 1;

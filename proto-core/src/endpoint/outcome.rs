@@ -119,6 +119,31 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    /// Takes a connection out of the line before its row is freed.
+    pub(crate) fn leave_blocked(&mut self, c: u32) {
+        let t = self.s.tables();
+        if !core::mem::take(&mut t.connections[c as usize].in_blocked) {
+            return;
+        }
+        let next = t.connections[c as usize].blocked_next;
+        let q = &mut self.g.blocked;
+        if q.head == c {
+            q.head = next;
+            if next == NONE {
+                q.tail = NONE;
+            }
+            return;
+        }
+        let mut at = q.head;
+        while t.connections[at as usize].blocked_next != c {
+            at = t.connections[at as usize].blocked_next;
+        }
+        t.connections[at as usize].blocked_next = next;
+        if next == NONE {
+            q.tail = at;
+        }
+    }
+
     /// A task or slot is free: the first user in line hears of it.
     pub(crate) fn wake_blocked(&mut self) {
         if self.g.blocked.is_empty() {
@@ -330,6 +355,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let mut c = self.nexus(n).connections;
         while c != NONE {
             let next = self.connection(c).nexus_next;
+            self.connection(c).held += 1;
             let mut t = self.connection(c).tasks;
             while t != NONE {
                 let row = self.task(t);
@@ -339,6 +365,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.try_free(t);
                 t = follow;
             }
+            self.connection(c).held -= 1;
             self.settle(c);
             c = next;
         }

@@ -6,7 +6,7 @@ use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
-use crate::state::task::{Input, State};
+use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::time::Instant;
@@ -110,11 +110,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<TaskId, CommandError> {
         let c = self.find_connection(connection)?;
         self.sendable(c).map_err(CommandError::Closed)?;
+        if kind == Kind::OneWayReq && !options.into.is_empty() {
+            return Err(CommandError::BadValue("room for the answer to a one-way"));
+        }
         let bytes = self.check_message(c, message)?;
         self.check_segments(c, options.into, Length::OfferedBuffers)?;
         self.check_queue(c, bytes)?;
         let t = self.take_task(c)?;
-        if let Err(error) = self.fill_task(t, message, options.into) {
+        if let Err(error) = self.fill_task(t, message, Some(options.into)) {
             self.give_task(t);
             self.block(c);
             return Err(error);
@@ -169,7 +172,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.check_message(c, message)?;
         self.check_offer(t, message)?;
-        self.fill_task(t, message, &[])?;
+        self.fill_task(t, message, None).inspect_err(|_| self.block(c))?;
         self.task_input(t, Input::Respond);
         self.connection(c).unanswered -= 1;
         let row = self.task(t);
@@ -177,6 +180,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.insert(TaskFlags::RESPONSE);
         row.transfer = Transfer { posted: 0, done: 0, total: 0 };
         self.queue_response(c, t);
+        Ok(())
+    }
+
+    /// Gives a message up. What was not sent yet never is; what was sent gets `Cancelled` at
+    /// once, and an answer that still comes is dropped. `Cancelled` is the outcome, unless the
+    /// message has one already.
+    ///
+    /// # Errors
+    /// `Unknown`, or `WrongState` for what is not an outgoing message.
+    pub fn cancel(&mut self, task: TaskId) -> Result<(), CommandError> {
+        let t = self.find_task(task)?;
+        if self.task(t).flags.contains(TaskFlags::INCOMING) {
+            return Err(CommandError::WrongState("not an outgoing message"));
+        }
+        if self.task_input(t, Input::Cancel) == Action::GiveUp {
+            self.finish(t, crate::entries::Ending::Cancelled);
+        }
         Ok(())
     }
 
@@ -373,7 +393,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         &mut self,
         t: u32,
         message: &Message<'_>,
-        into: &[Segment],
+        into: Option<&[Segment]>,
     ) -> Result<(), CommandError> {
         let slot = match message.slot {
             Some(slot) => slot.0,
@@ -388,7 +408,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return Err(error);
             }
         };
-        let into = match self.take_list(into) {
+        let into = match into.map(|into| self.take_list(into)).transpose() {
             Ok(into) => into,
             Err(error) => {
                 self.give_list(out);
@@ -404,7 +424,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.header_len = message.header_len;
         row.slot_data = message.slot_data;
         row.out = out;
-        row.into = into;
+        if let Some(into) = into {
+            row.into = into;
+        }
         row.user = message.user;
         Ok(())
     }

@@ -197,6 +197,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         row.setup_rtid = request.head.ltid;
         row.peer_session = setup.session_id;
+        // The user knows of the session only, until it accepts.
+        row.silent = true;
         self.connection_input(c, ConnectionInput::Request, None);
         if own_nexus {
             self.nexus_input(n, nexus::Input::Used, None);

@@ -183,6 +183,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.pop_tx(n);
                 continue;
             }
+            if !matches!(pick, Pick::Control(_)) && !self.room_for_data(n) {
+                break;
+            }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
                 self.trace.mark("data waited for credits");
                 break;
@@ -359,6 +362,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         fits && self.g.work.free() > 0
     }
 
+    /// Two places of the send queue are kept for control frames.
+    #[inline]
+    fn room_for_data(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (transport, used) = (row.transport, row.sq_used);
+        used + 2 < self.transport(transport).limits.sq_depth
+    }
+
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
     fn frame_slot(&mut self, n: u32) -> Option<u32> {
         let slot = self.take_frame_slot();
@@ -427,7 +438,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;
-        if c == NONE || (rdma && credits < 4) || !self.room(n) {
+        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
             return false;
         }
         matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))
