@@ -164,6 +164,13 @@ what! {
     SecondPort => "socket of a pair without partner port",
 }
 
+impl What {
+    /// Makes the violation of this check by the value found at `offset`.
+    pub(super) fn at(self, offset: u32, value: impl Into<u64>) -> Violation {
+        Violation::new(self, offset, value.into())
+    }
+}
+
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
