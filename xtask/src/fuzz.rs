@@ -169,7 +169,7 @@ impl<'a> Fuzzer<'a> {
         let is_seed = |name: &str| name.starts_with("seed-");
         copy_files(&self.committed, &chosen, is_seed)?;
         self.ctx
-            .cmd(&self.program, ["-merge=1"])
+            .cmd(&self.program, ["-set_cover_merge=1", "-use_counters=0"])
             .arg(format!("-max_len={}", args.max_len))
             .args([&chosen, &self.committed, &self.found])
             .run()?;

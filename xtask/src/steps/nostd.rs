@@ -28,22 +28,11 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
         .run()?;
         let folder = target_dir.join(folder);
         let program = folder.join("gate");
-        // Unused sections of the precompiled core library name the unwinder, which is not here.
-        ctx.cmd(
-            "cc",
-            [
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-O1",
-                "-Wl,--gc-sections",
-                "-o",
-            ],
-        )
-        .arg(&program)
-        .arg(MAIN)
-        .arg(folder.join("libxio_nostd_gate.a"))
-        .run()?;
+        ctx.cmd("cc", ["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+            .arg(&program)
+            .arg(MAIN)
+            .arg(folder.join("libxio_nostd_gate.a"))
+            .run()?;
         ctx.cmd(&program, []).run()?;
     }
     Ok(Outcome::passed())
