@@ -112,6 +112,12 @@ pub struct Nexus {
 
     // Frames of its own.
     pub(crate) setup_due: bool,
+    /// Its setup frame is posted and not completed.
+    pub(crate) setup_work: bool,
+    /// The peer grants so little that no credit can be kept for control frames.
+    pub(crate) peer_grant_small: bool,
+    /// A batch of receives is being posted.
+    pub(crate) refilling: bool,
     pub(crate) first_frame_sent: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
@@ -122,6 +128,8 @@ pub struct Nexus {
     // Connections on it, and those of them with frames to send.
     pub(crate) connections: u32,
     pub(crate) connection_count: u32,
+    /// A connection ended here without the full FIN exchange: answers to it may still come.
+    pub(crate) late_allowed: bool,
     pub(crate) tx_head: u32,
     pub(crate) tx_tail: u32,
 
@@ -181,6 +189,9 @@ impl Nexus {
         sq_bytes: 0,
         reads_used: 0,
         setup_due: false,
+        setup_work: false,
+        peer_grant_small: false,
+        refilling: false,
         first_frame_sent: false,
         ack_head: NONE,
         ack_tail: NONE,
@@ -188,6 +199,7 @@ impl Nexus {
         rdma_tail: NONE,
         connections: NONE,
         connection_count: 0,
+        late_allowed: false,
         tx_head: NONE,
         tx_tail: NONE,
         ready_next: NONE,
@@ -226,6 +238,15 @@ pub struct Session {
     /// Receive task that holds the peer's setup request.
     pub(crate) request: u32,
     pub(crate) asked: bool,
+    /// The user is never told of it.
+    pub(crate) hidden: bool,
+    /// Code of a rejection that the endpoint itself gives.
+    pub(crate) reject_status: u32,
+    /// Where the setup request's payload starts in its slot, and its parts' lengths.
+    pub(crate) setup_at: u16,
+    pub(crate) uri_len: u16,
+    pub(crate) uri_skip: u16,
+    pub(crate) private_len: u16,
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
@@ -251,6 +272,12 @@ impl Session {
         redirects: 0,
         request: NONE,
         asked: false,
+        hidden: false,
+        reject_status: 0,
+        setup_at: 0,
+        uri_len: 0,
+        uri_skip: 0,
+        private_len: 0,
         event_next: NONE,
         in_events: false,
         timer: NONE,
@@ -306,7 +333,9 @@ pub struct Connection {
     pub(crate) joining: bool,
     pub(crate) reported_up: bool,
     pub(crate) reason: Reason,
+    pub(crate) reason_known: bool,
     pub(crate) peer_session: u32,
+    pub(crate) own_session: u32,
 
     // Numbering (PROTOCOL.md 9).
     pub(crate) serial: u64,
@@ -356,6 +385,10 @@ pub struct Connection {
 
     // Events.
     pub(crate) events: ConnectionEvents,
+    /// Waits in the endpoint's queue for a task or slot.
+    pub(crate) blocked_next: u32,
+    pub(crate) in_blocked: bool,
+    /// Waits for room in its own queue.
     pub(crate) wants_writable: bool,
     /// Receive task that holds the private data of the setup answer.
     pub(crate) setup_task: u32,
@@ -393,7 +426,9 @@ impl Connection {
         joining: false,
         reported_up: false,
         reason: Reason::Closed,
+        reason_known: false,
         peer_session: 0,
+        own_session: 0,
         serial: 0,
         last_serial: 0,
         any_serial: false,
@@ -426,6 +461,8 @@ impl Connection {
         hold_head: NONE,
         hold_tail: NONE,
         events: ConnectionEvents::empty(),
+        blocked_next: NONE,
+        in_blocked: false,
         wants_writable: false,
         setup_task: NONE,
         ev_head: NONE,
@@ -461,7 +498,7 @@ bitflags::bitflags! {
 
     /// What a task is and what is true of it.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-    pub(crate) struct TaskFlags: u16 {
+    pub(crate) struct TaskFlags: u32 {
         /// Receive slot's own task.
         const INCOMING = 1;
         /// In one of the send queues.
@@ -488,6 +525,16 @@ bitflags::bitflags! {
         const ORPHAN = 2048;
         /// Requester forces WRITE for the response.
         const FORCE_WRITE = 4096;
+        /// Outcome given; device or peer still hold a part of it.
+        const LINGERS = 8192;
+        /// Answered by the user with a response (and not only a receipt).
+        const RESPONSE = 16384;
+        /// Becomes an orphan when its event is taken.
+        const ORPHAN_LATER = 32768;
+        /// Its outcome is nobody's event.
+        const SILENT = 1 << 16;
+        /// Its READ_ACK follows when it leaves the list of transfers.
+        const ACK_LATER = 1 << 17;
     }
 }
 
@@ -572,6 +619,17 @@ pub struct Task {
     pub(crate) offer_count: u16,
     pub(crate) offer_at: u16,
     pub(crate) offer_write: bool,
+    pub(crate) offer_total: u64,
+    /// Outgoing: let the peer READ even small data.
+    pub(crate) force_read: bool,
+    /// Received request: the answer's data is READ by the requester.
+    pub(crate) read_response: bool,
+    /// The data is in the user's segments, not in the slot.
+    pub(crate) in_segments: bool,
+    /// The peer's word in a receipt.
+    pub(crate) receipt_code: u32,
+    /// Why its connection ended, for a task that outlives it.
+    pub(crate) closed: Reason,
     /// Received request by READ, or READ response: the remote list.
     pub(crate) remote_count: u16,
     pub(crate) remote_at: u16,
@@ -583,6 +641,9 @@ pub struct Task {
     pub(crate) next: u32,
     pub(crate) queue_next: u32,
     pub(crate) event_next: u32,
+    pub(crate) hold_next: u32,
+    /// What its deadline is for: the user's answer to a waiting payload, or the message.
+    pub(crate) deadline_is_provide: bool,
     pub(crate) timer: u32,
 }
 
@@ -613,6 +674,12 @@ impl Task {
         offer_count: 0,
         offer_at: 0,
         offer_write: false,
+        offer_total: 0,
+        force_read: false,
+        read_response: false,
+        in_segments: false,
+        receipt_code: 0,
+        closed: Reason::Closed,
         remote_count: 0,
         remote_at: 0,
         status: 0,
@@ -627,6 +694,8 @@ impl Task {
         next: NONE,
         queue_next: NONE,
         event_next: NONE,
+        hold_next: NONE,
+        deadline_is_provide: false,
         timer: NONE,
     };
 }
@@ -670,6 +739,8 @@ impl Slot {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WorkKind {
     Frame(Kind),
+    /// A receipt, which is no response to wait for.
+    Receipt,
     Read,
     Write,
 }

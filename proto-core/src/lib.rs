@@ -1,10 +1,9 @@
 //! The xio protocol: what libxio speaks on RDMA and on TCP, as a pure state machine.
 #![no_std]
 #![forbid(unsafe_code)]
-#![allow(dead_code, unused_macros, unused_imports)]
 
 mod config;
-//mod endpoint;
+mod endpoint;
 mod entries;
 mod error;
 mod event;
@@ -23,7 +22,7 @@ mod trace;
 pub mod wire;
 
 pub use config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimits};
-//pub use endpoint::*;
+pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
 pub use ids::{ConnectionId, ListenerId, NexusId, SessionId, SocketId, TaskId, TransportId, WrId};

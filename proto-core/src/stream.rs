@@ -18,3 +18,19 @@ impl Socket {
         timer: NONE,
     };
 }
+
+use crate::endpoint::Endpoint;
+use crate::ids::TransportId;
+use crate::output::Control;
+use crate::storage::Storage;
+use crate::trace::Trace;
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    pub(crate) fn poll_sockets(&mut self, _transport: TransportId) -> Option<Control> {
+        None
+    }
+    pub(crate) fn close_sockets(&mut self, _n: u32) {}
+    pub(crate) fn stream_resume(&mut self, _n: u32) {}
+    pub(crate) fn discard_payload(&mut self, _t: u32) {}
+    pub(crate) fn socket_deadline(&mut self, _s: u32) {}
+}

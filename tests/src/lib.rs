@@ -1,1 +1,4 @@
 //! Shared model, golden vectors and suites of xio.
+
+pub mod golden;
+pub mod pair;

@@ -104,7 +104,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let spare = stream && self.s.tables().nexuses.len() >= 4 && self.g.nexuses.free() == 1;
         let Ok(n) = self.take_nexus(transport, request.peer, request.framing) else {
             let have = 0;
-            return Err(Reason::NoResources { what: Resource::Nexuses, need: 1, have });
+            return Err(Reason::NoResources {
+                what: Resource::Nexuses,
+                need: 1,
+                have,
+            });
         };
         let nexus = self.nexus(n);
         nexus.server = true;
@@ -123,7 +127,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         };
         match made {
-            Ok(()) => self.nexus_input(n, Input::QpReady, None),
+            Ok(()) => {
+                self.nexus_input(n, Input::QpReady, None);
+            }
             Err(error) => {
                 self.nexus_input(n, Input::DriverFailed, Some(Reason::DriverFailed(error)));
             }
@@ -150,6 +156,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             && l.generation == listener.generation()
         {
             l.failed = Some(error);
+            self.g.listen_failed = true;
         }
     }
 
@@ -216,7 +223,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn framing(&mut self, transport: TransportId, options: &ConnectOptions) -> Framing {
-        match (self.transport(transport.0).limits.dialect, options.dual_stream) {
+        match (
+            self.transport(transport.0).limits.dialect,
+            options.dual_stream,
+        ) {
             (Dialect::Rdma, _) => Framing::Rdma,
             (Dialect::Tcp, true) => Framing::TcpDual,
             (Dialect::Tcp, false) => Framing::TcpSingle,
@@ -230,11 +240,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         framing: Framing,
     ) -> Result<u32, CommandError> {
         let t = self.s.tables();
-        let n = self.g.nexuses.take(t.nexuses).ok_or(CommandError::Full(Resource::Nexuses))?;
+        let n = self
+            .g
+            .nexuses
+            .take(t.nexuses)
+            .ok_or(CommandError::Full(Resource::Nexuses))?;
         let row = &mut t.nexuses[n as usize];
         let generation = row.generation;
         let bucket = row.bucket;
-        *row = Nexus { generation, bucket, ..Nexus::VACANT };
+        *row = Nexus {
+            generation,
+            bucket,
+            ..Nexus::VACANT
+        };
         row.transport = transport.0;
         row.peer = peer;
         row.framing = framing;
@@ -256,7 +274,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
         } else {
-            self.trace.transition(0, n, from as u8, input as u8, next as u8);
+            self.trace
+                .transition(0, n, from as u8, input as u8, next as u8);
         }
         self.nexus_action(n, from, action);
         action
@@ -492,7 +511,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let timeout_ms = millis(self.g.config.connect_timeout);
         Some(match due {
             Due::Nothing => return None,
-            Due::Resolve => Control::ResolveAddress { nexus, peer, local, timeout_ms },
+            Due::Resolve => Control::ResolveAddress {
+                nexus,
+                peer,
+                local,
+                timeout_ms,
+            },
             Due::Route => Control::ResolveRoute { nexus, timeout_ms },
             Due::Create => Control::CreateQueuePair { nexus },
             Due::Connect => Control::Connect { nexus, params },

@@ -12,8 +12,6 @@ mod credit;
 mod event;
 mod frame;
 mod info;
-#[cfg(feature = "check")]
-mod invariants;
 mod message;
 mod outcome;
 mod receive;
@@ -23,8 +21,12 @@ mod session;
 mod time;
 mod work;
 
-pub use info::{ConnectionInfo, Counters, PeerKind};
+pub use cm::ConnectRequest;
+pub use commands::SessionOpen;
+pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
+pub use session::SessionTicket;
 
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, Task};
@@ -85,11 +87,16 @@ pub(crate) struct Globals {
     pub(crate) sockets: Pool,
     pub(crate) extents: Pool,
     pub(crate) timers: u32,
+    /// A listener has a control output due.
+    pub(crate) listeners_due: bool,
+    pub(crate) listen_failed: bool,
     /// Send slots that only frames of the protocol may take.
     pub(crate) tx_reserve: u32,
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
+    /// Connections whose user waits for a task or slot.
+    pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_waiters: u32,
     /// Nexuses that take receives from the budget.
@@ -124,18 +131,30 @@ pub struct ConfigError {
 
 impl core::fmt::Display for ConfigError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} of {} cannot work; the bound is {}", self.what, self.value, self.bound)
+        write!(
+            f,
+            "{} of {} cannot work; the bound is {}",
+            self.what, self.value, self.bound
+        )
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 fn at_least(what: &'static str, value: u64, bound: u64) -> Result<(), ConfigError> {
-    if value < bound { Err(ConfigError { what, value, bound }) } else { Ok(()) }
+    if value < bound {
+        Err(ConfigError { what, value, bound })
+    } else {
+        Ok(())
+    }
 }
 
 fn at_most(what: &'static str, value: u64, bound: u64) -> Result<(), ConfigError> {
-    if value > bound { Err(ConfigError { what, value, bound }) } else { Ok(()) }
+    if value > bound {
+        Err(ConfigError { what, value, bound })
+    } else {
+        Ok(())
+    }
 }
 
 impl<S: Storage> Endpoint<S> {
@@ -173,15 +192,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sockets: Pool::new(0, count(t.sockets.len())),
             extents: Pool::new(0, count(t.extents.len())),
             timers: 0,
+            listeners_due: false,
+            listen_failed: false,
             tx_reserve: (tx / 4).clamp(2, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            blocked: Queue::EMPTY,
             slot_waiters: 0,
             receiving: 0,
             counters: Counters::default(),
             config,
         };
-        Ok(Self { s: storage, g, trace })
+        Ok(Self {
+            s: storage,
+            g,
+            trace,
+        })
     }
 
     /// Says that a driver serves this endpoint, and what it can do.
@@ -194,12 +220,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         at_least("max_sge", limits.max_sge.into(), 1)?;
         at_least("signal_every", limits.signal_every.into(), 1)?;
         if limits.dialect == crate::wire::Dialect::Rdma && !limits.shared_receive_queue {
-            at_least("rq_depth", limits.rq_depth.into(), u64::from(self.g.config.min_grant) + 2)?;
+            at_least(
+                "rq_depth",
+                limits.rq_depth.into(),
+                u64::from(self.g.config.min_grant) + 2,
+            )?;
         }
         let free = self.g.transports.iter().position(Option::is_none);
         let Some(index) = free else {
             let bound = TRANSPORTS_MAX as u64;
-            return Err(ConfigError { what: "transports", value: bound + 1, bound });
+            return Err(ConfigError {
+                what: "transports",
+                value: bound + 1,
+                bound,
+            });
         };
         self.g.transports[index] = Some(TransportState {
             limits,
@@ -286,11 +320,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn find_nexus(&mut self, id: NexusId) -> Option<u32> {
         let t = self.s.tables();
-        t.nexuses.get(id.index()).filter(|n| n.generation == id.generation()).map(|_| id.at())
+        t.nexuses
+            .get(id.index())
+            .filter(|n| n.generation == id.generation())
+            .map(|_| id.at())
     }
 
     pub(crate) fn arm(&mut self, timer: Timer, at: Instant) {
-        timer::arm(&mut self.s.tables(), &mut self.g.timers, timer, at.as_nanos());
+        timer::arm(
+            &mut self.s.tables(),
+            &mut self.g.timers,
+            timer,
+            at.as_nanos(),
+        );
     }
     pub(crate) fn arm_after(&mut self, timer: Timer, after: core::time::Duration) {
         self.arm(timer, self.g.now.after(after));
@@ -322,14 +364,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.tx_slots.free() <= self.g.tx_reserve {
             return Err(CommandError::Full(Resource::SendSlots));
         }
-        self.take_frame_slot().ok_or(CommandError::Full(Resource::SendSlots))
+        self.take_frame_slot()
+            .ok_or(CommandError::Full(Resource::SendSlots))
     }
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let t = self.s.tables();
         let row = &mut t.slots[slot as usize];
-        debug_assert!(row.usage != crate::entries::SlotUse::Free, "slot {slot} freed twice");
+        debug_assert!(
+            row.usage != crate::entries::SlotUse::Free,
+            "slot {slot} freed twice"
+        );
         row.usage = crate::entries::SlotUse::Free;
         row.nexus = NONE;
         if slot < self.g.config.rx_slots {
@@ -340,6 +386,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.slot_waiters > 0 {
             self.wake_slot_waiters();
         }
+        self.wake_blocked();
     }
 }
 
@@ -356,14 +403,30 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("min_grant", config.min_grant.into(), 3)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
-    at_most("inline_data_max", config.inline_data_max.into(), config.buffer_size.into())?;
+    at_most(
+        "inline_data_max",
+        config.inline_data_max.into(),
+        config.buffer_size.into(),
+    )?;
     let rx = u64::from(config.rx_slots);
     let slots = rx + u64::from(config.tx_slots);
     at_least("slots table", t.slots.len() as u64, slots)?;
     at_least("tasks table", t.tasks.len() as u64, rx + 1)?;
-    at_most("tasks table", t.tasks.len() as u64, 1 << crate::tid::INDEX_BITS)?;
-    at_most("connections table", t.connections.len() as u64, 1 << crate::tid::INDEX_BITS)?;
-    at_most("sessions table", t.sessions.len() as u64, 1 << crate::tid::SESSION_INDEX_BITS)?;
+    at_most(
+        "tasks table",
+        t.tasks.len() as u64,
+        1 << crate::tid::INDEX_BITS,
+    )?;
+    at_most(
+        "connections table",
+        t.connections.len() as u64,
+        1 << crate::tid::INDEX_BITS,
+    )?;
+    at_most(
+        "sessions table",
+        t.sessions.len() as u64,
+        1 << crate::tid::SESSION_INDEX_BITS,
+    )?;
     at_least("nexuses table", t.nexuses.len() as u64, 1)?;
     at_least("sessions table", t.sessions.len() as u64, 1)?;
     at_least("connections table", t.connections.len() as u64, 1)?;

@@ -13,6 +13,8 @@ super::machine! {
         SetupSent,
         /// Client: HELLO sent or about to be.
         HelloSent,
+        /// Client: the user closed before the answer came; FIN follows it.
+        Leaving,
         /// Server: the user has not decided about the session.
         Requested,
         /// Messages flow.
@@ -39,35 +41,45 @@ super::machine! {
     }
     actions {
         Wait, Ask, SendSetup, SendHello, GoOnline, AnswerHello, Move, Fail, SendFin, AckAndFin,
-        Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give,
+        Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give, Leave,
     }
     rows {
         Vacant + Open => Opening / Wait;
         Vacant + Request => Requested / Ask;
         Vacant + Hello => Online / AnswerHello;
+        Vacant + Moved => FinWait1 / SendFin;
 
         Opening + NexusUp => SetupSent / SendSetup;
         Opening + NexusUpJoin => HelloSent / SendHello;
         Opening + Close => Ending / Give;
         Opening + Abort => Ending / Give;
         Opening + Lost => Ending / Fail;
-        Opening + Deadline => Ending / Fail;
+        Opening + Broken => Ending / Fail;
 
         SetupSent + SetupAccepted => Online / GoOnline;
         SetupSent + Moved => Opening / Move;
         SetupSent + Refused => FinWait1 / Fail;
-        SetupSent + Close => Ending / Give;
+        SetupSent + Close => Leaving / Leave;
         SetupSent + Abort => Ending / Give;
         SetupSent + Lost => Ending / Fail;
         SetupSent + Broken => Ending / Fail;
         SetupSent + Deadline => Ending / Fail;
 
         HelloSent + HelloAccepted => Online / GoOnline;
-        HelloSent + Close => Ending / Give;
+        HelloSent + Close => Leaving / Leave;
         HelloSent + Abort => Ending / Give;
         HelloSent + Lost => Ending / Fail;
         HelloSent + Broken => Ending / Fail;
         HelloSent + Deadline => Ending / Fail;
+
+        Leaving + SetupAccepted => FinWait1 / SendFin;
+        Leaving + HelloAccepted => FinWait1 / SendFin;
+        Leaving + Moved => FinWait1 / SendFin;
+        Leaving + Refused => FinWait1 / SendFin;
+        Leaving + Abort => Ending / Drop;
+        Leaving + Lost => Ending / Finish;
+        Leaving + Broken => Ending / Drop;
+        Leaving + Deadline => Ending / Drop;
 
         Requested + Accept => Online / GoOnline;
         Requested + SentAway => FinWait1 / SendFin;

@@ -13,11 +13,7 @@ fn expect_len(found: U16, expected: usize, offset: u32) -> Result<(), Violation>
     if usize::from(found.get()) == expected {
         Ok(())
     } else {
-        Err(Violation::new(
-            What::BodyLength,
-            offset,
-            u64::from(found.get()),
-        ))
+        Err(What::BodyLength.at(offset, found.get()))
     }
 }
 
@@ -54,14 +50,14 @@ impl CreditNop {
     pub fn parse(frame: &[u8]) -> Result<Self, Violation> {
         expect(frame, Framing::Rdma, Kind::CreditNop)?;
         let Ok(nop) = CreditNopFrame::ref_from_bytes(frame) else {
-            return Err(Violation::new(What::FrameLength, 8, frame.len() as u64));
+            return Err(What::FrameLength.at(8, frame.len() as u64));
         };
         expect_len(nop.len, Self::LEN - TLV_LEN, 16)?;
         if nop.opcode != 0 {
-            return Err(Violation::new(What::NopFields, 24, u64::from(nop.opcode)));
+            return Err(What::NopFields.at(24, nop.opcode));
         }
         if nop.flags != 0 {
-            return Err(Violation::new(What::NopFields, 25, u64::from(nop.flags)));
+            return Err(What::NopFields.at(25, nop.flags));
         }
         Ok(Self {
             sn: nop.sn.get(),
@@ -109,7 +105,7 @@ impl ReadAck {
     pub fn parse(frame: &[u8]) -> Result<Self, Violation> {
         expect(frame, Framing::Rdma, Kind::ReadAck)?;
         let Ok(ack) = ReadAckFrame::ref_from_bytes(frame) else {
-            return Err(Violation::new(What::FrameLength, 8, frame.len() as u64));
+            return Err(What::FrameLength.at(8, frame.len() as u64));
         };
         expect_len(ack.len, Self::LEN - TLV_LEN, 16)?;
         Ok(Self {
@@ -162,11 +158,11 @@ impl Cancel {
     /// inner length words is wrong.
     pub fn parse(payload: &[u8]) -> Result<Self, Violation> {
         let Ok((body, rest)) = CancelBody::ref_from_prefix(payload) else {
-            return Err(Violation::new(What::Truncated, 0, payload.len() as u64));
+            return Err(What::Truncated.at(0, payload.len() as u64));
         };
         if !rest.is_empty() {
             let value = rest.len() as u64;
-            return Err(Violation::new(What::TrailingBytes, Self::LEN as u32, value));
+            return Err(What::TrailingBytes.at(Self::LEN as u32, value));
         }
         expect_len(body.len, Self::OUTER_LEN, 0)?;
         expect_len(body.inner_len, Self::INNER_LEN, 8)?;

@@ -162,6 +162,41 @@ what! {
     SocketKind => "unknown socket kind",
     /// A socket of a pair that does not name its partner's port.
     SecondPort => "socket of a pair without partner port",
+
+    // What only the states can see.
+    /// A type that has no place in this state, or comes from the wrong side.
+    UnexpectedKind => "frame type not possible in this state",
+    /// The task id of an answer is none that is waiting here for such an answer.
+    UnknownTask => "answer to a request that is not outstanding here",
+    /// The session id is none of this transport connection.
+    UnknownSession => "unknown session",
+    /// The transport sequence number is not the next one.
+    TransportSn => "transport sequence number out of order",
+    /// The sequence number of the session is not the next one.
+    SessionSn => "session sequence number out of order",
+    /// The serial number does not grow, or is not the request's in its answer.
+    Serial => "serial number out of order",
+    /// A frame that needs a credit came without one.
+    NoCredit => "frame without a credit for it",
+    /// More credits granted than any peer has receives.
+    CreditOverflow => "more credits than possible",
+    /// A response that is neither receipt nor answer.
+    ResponseFlags => "response that is neither receipt nor answer",
+    /// A second receipt for the same message.
+    ReceiptTwice => "second receipt for one message",
+    /// A FIN that the state of the connection does not allow.
+    UnexpectedFin => "fin not possible in this state",
+    /// The answer holds more than was offered room for.
+    AnswerTooLong => "answer longer than the buffers offered",
+    /// Payload above the limit for one message.
+    PayloadTooLong => "payload above the limit",
+}
+
+impl What {
+    /// Makes the violation of this check by the value found at `offset`.
+    pub(super) fn at(self, offset: u32, value: impl Into<u64>) -> Violation {
+        Violation::new(self, offset, value.into())
+    }
 }
 
 impl fmt::Display for What {

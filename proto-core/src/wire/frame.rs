@@ -185,7 +185,7 @@ pub struct SessionFields {
 }
 
 impl SessionFields {
-    #[inline]
+    #[inline(always)]
     pub(super) fn from_wire(wire: &SessionHeader) -> Self {
         Self {
             dest_session: wire.dest_session.get(),
@@ -255,26 +255,56 @@ pub struct Bounds {
 /// [`What::TlvLenTooLarge`], or [`What::TlvLenMismatch`] if fewer bytes are there than announced.
 #[inline]
 pub fn peek_kind(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violation> {
+    if let Ok((tlv, rest)) = Tlv::ref_from_prefix(frame)
+        && let Some(kind) = message_kind(tlv)
+    {
+        let len = tlv.len.get();
+        if len <= TLV_LEN_MAX.min(rest.len() as u64) {
+            return Ok((kind, len));
+        }
+    }
+    peek_any(frame, framing)
+}
+
+/// Recognises the frames that make up nearly all traffic; they exist on both transports.
+///
+/// This and the other functions of the common case are always inlined: the fields of a header
+/// stay in registers then, while an outlined function would pass them through memory.
+#[inline(always)]
+pub(super) fn message_kind(tlv: &Tlv) -> Option<Kind> {
+    if tlv.magic.get() != MAGIC {
+        return None;
+    }
+    match tlv.kind.get() {
+        word if word == Kind::MsgReq.word() => Some(Kind::MsgReq),
+        word if word == Kind::MsgRsp.word() => Some(Kind::MsgRsp),
+        word if word == Kind::OneWayReq.word() => Some(Kind::OneWayReq),
+        _ => None,
+    }
+}
+
+/// [`peek_kind`] for every frame and every defect. Out of line, to keep the common case small.
+#[inline(never)]
+fn peek_any(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violation> {
     let Ok((tlv, rest)) = Tlv::ref_from_prefix(frame) else {
-        return Err(Violation::new(What::Truncated, 0, frame.len() as u64));
+        return Err(What::Truncated.at(0, frame.len() as u64));
     };
     let (kind, len) = check_tlv(tlv, framing)?;
     if len > rest.len() as u64 {
-        return Err(Violation::new(What::TlvLenMismatch, 8, len));
+        return Err(What::TlvLenMismatch.at(8, len));
     }
     Ok((kind, len))
 }
 
 /// The part of [`peek_kind`] that needs only the 16 bytes.
-#[inline]
 pub(super) fn check_tlv(tlv: &Tlv, framing: Framing) -> Result<(Kind, u64), Violation> {
     if tlv.magic.get() != MAGIC {
-        return Err(Violation::new(What::Magic, 0, u64::from(tlv.magic.get())));
+        return Err(What::Magic.at(0, tlv.magic.get()));
     }
     let kind = Kind::from_word(tlv.kind.get(), framing.dialect())?;
     let len = tlv.len.get();
     if len > TLV_LEN_MAX {
-        return Err(Violation::new(What::TlvLenTooLarge, 8, len));
+        return Err(What::TlvLenTooLarge.at(8, len));
     }
     Ok((kind, len))
 }
@@ -285,10 +315,10 @@ pub(super) fn check_tlv(tlv: &Tlv, framing: Framing) -> Result<(Kind, u64), Viol
 pub(super) fn expect(frame: &[u8], framing: Framing, kind: Kind) -> Result<(), Violation> {
     let (found, len) = peek_kind(frame, framing)?;
     if found != kind {
-        return Err(Violation::new(What::WrongKind, 4, u64::from(found.word())));
+        return Err(What::WrongKind.at(4, found.word()));
     }
     if len != (frame.len() - TLV_LEN) as u64 {
-        return Err(Violation::new(What::TlvLenMismatch, 8, len));
+        return Err(What::TlvLenMismatch.at(8, len));
     }
     Ok(())
 }
@@ -318,9 +348,42 @@ pub(super) struct Places {
     pub total: u32,
 }
 
+/// The common case of a frame with inline data, of `fixed + lists` bytes of headers, recognised
+/// without a reason if it is not: the whole frame is there, within `frame_max`, and its length
+/// word is exact. Says the same as [`Parts::place`] and the comparison with the bytes received.
+#[inline(always)]
+pub(super) fn place_inline(
+    parts: &Parts,
+    frame_len: usize,
+    framing: Framing,
+    tlv_len: u64,
+    bounds: &Bounds,
+) -> Option<Places> {
+    let header_at = parts.fixed + parts.lists;
+    let data_at = header_at + u32::from(parts.header_len) + u32::from(parts.pad_len);
+    let total = frame_len as u64;
+    let fits = total <= u64::from(bounds.frame_max)
+        && tlv_len <= TLV_LEN_MAX
+        && data_at <= u32::from(u16::MAX)
+        && total.checked_sub(u64::from(data_at)) == Some(parts.inline);
+    if !fits {
+        return None;
+    }
+    let (with_data, without) = (total - TLV_LEN as u64, u64::from(data_at) - TLV_LEN as u64);
+    let exact = match framing {
+        Framing::Rdma => tlv_len == with_data || tlv_len == without,
+        Framing::TcpSingle => tlv_len == with_data,
+        Framing::TcpDual => tlv_len == without,
+    };
+    exact.then_some(Places {
+        header_at: header_at as u16,
+        data_at: data_at as u16,
+        total: total as u32,
+    })
+}
+
 impl Parts {
     /// Adds the lengths up, within the limits, and checks the announced length against them.
-    #[inline]
     pub(super) fn place(
         &self,
         kind: Kind,
@@ -331,10 +394,9 @@ impl Parts {
         let header_at = self.fixed + self.lists;
         let data_at = header_at + u32::from(self.header_len) + u32::from(self.pad_len);
         let frame_max = u64::from(bounds.frame_max);
-        // Capping the data first keeps the sum far from overflow.
-        let total = u64::from(data_at) + self.inline.min(frame_max + 1);
+        let total = u64::from(data_at).saturating_add(self.inline);
         if total > frame_max || data_at > u32::from(u16::MAX) {
-            return Err(Violation::new(What::FrameTooLong, 8, total));
+            return Err(What::FrameTooLong.at(8, total));
         }
         let tlv = TLV_LEN as u64;
         let exact = match framing {
@@ -345,7 +407,7 @@ impl Parts {
             Framing::TcpDual => tlv_len == HEADERS_LEN as u64,
         };
         if !exact {
-            return Err(Violation::new(What::TlvLenMismatch, 8, tlv_len));
+            return Err(What::TlvLenMismatch.at(8, tlv_len));
         }
         Ok(Places {
             header_at: header_at as u16,

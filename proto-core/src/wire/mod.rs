@@ -21,6 +21,8 @@ mod session;
 mod setup;
 pub mod status;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};

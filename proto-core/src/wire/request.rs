@@ -7,7 +7,7 @@ use super::control::Cancel;
 use super::error::{Violation, What};
 use super::frame::{
     Bounds, CANCEL_LEN, Op, Parts, Places, SETUP_PAYLOAD_MAX, SessionFields, Sge, Sges,
-    TransportFlags, peek_kind,
+    TransportFlags, message_kind, peek_kind, place_inline,
 };
 use super::headers::{RdmaRequestFront, RdmaRequestHeader, TcpRequestFront, TcpRequestHeader, Tlv};
 use super::kind::{Dialect, Framing, Kind};
@@ -87,10 +87,65 @@ impl<'a> Request<'a> {
     /// The first check that fails, see [`What`].
     #[inline]
     pub fn parse(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Result<Self, Violation> {
+        match Self::parse_inline(frame, framing, bounds) {
+            Some(request) => Ok(request),
+            None => Self::parse_any(frame, framing, bounds),
+        }
+    }
+
+    /// The common case, a message with inline data and no defect, without reasons and in few
+    /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
+    #[inline(always)]
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+        let (front, _) = RdmaRequestFront::ref_from_prefix(frame).ok()?;
+        let kind = message_kind(&front.tlv)?;
+        if !matches!(kind, Kind::MsgReq | Kind::OneWayReq) {
+            return None;
+        }
+        let head = &front.head;
+        let in_op = match head.in_op {
+            2 => Op::Send,
+            3 => Op::Write,
+            _ => return None,
+        };
+        let plain = head.len.get() == HEAD_LEN
+            && head.out_op == Op::Send as u8
+            && head.out_sges.get() == 0
+            && head.in_sges.get() <= bounds.max_in_sges
+            && head.header_len.get() <= bounds.header_max;
+        if !plain {
+            return None;
+        }
+        let parts = Parts {
+            fixed: REQUEST_FIXED as u32,
+            lists: u32::from(head.in_sges.get()) * SGE_LEN as u32,
+            header_len: head.header_len.get(),
+            pad_len: head.pad_len.get(),
+            inline: head.data_len.get(),
+        };
+        let tlv_len = front.tlv.len.get();
+        let places = place_inline(&parts, frame.len(), framing, tlv_len, bounds)?;
+        Some(Self {
+            kind,
+            session: SessionFields::from_wire(&front.session),
+            head: fields(front, framing.dialect(), in_op, Op::Send),
+            header_at: places.header_at,
+            data_at: places.data_at,
+            frame,
+        })
+    }
+
+    /// Every frame and every defect.
+    #[inline(never)]
+    pub(super) fn parse_any(
+        frame: &'a [u8],
+        framing: Framing,
+        bounds: &Bounds,
+    ) -> Result<Self, Violation> {
         let (kind, tlv_len) = peek_kind(frame, framing)?;
         let front = Front::read(frame, kind, framing, tlv_len, bounds)?;
         if frame.len() != front.places.total as usize {
-            return Err(Violation::new(What::FrameLength, 8, frame.len() as u64));
+            return Err(What::FrameLength.at(8, frame.len() as u64));
         }
         Ok(Self {
             kind,
@@ -192,16 +247,8 @@ pub(super) struct Front {
     pub places: Places,
 }
 
-/// Bytes whose meaning is not settled yet.
-struct RawOps {
-    len: u16,
-    in_op: u8,
-    out_op: u8,
-}
-
 impl Front {
     /// Reads and checks the fixed front of `frame`, which may end anywhere after it.
-    #[inline]
     pub(super) fn read(
         frame: &[u8],
         kind: Kind,
@@ -210,36 +257,30 @@ impl Front {
         bounds: &Bounds,
     ) -> Result<Self, Violation> {
         if !kind.is_request() {
-            return Err(Violation::new(What::WrongKind, 4, u64::from(kind.word())));
+            return Err(What::WrongKind.at(4, kind.word()));
         }
-        let Some((session, mut head, ops)) = read_fields(frame, framing.dialect()) else {
-            return Err(Violation::new(What::Truncated, 0, frame.len() as u64));
+        let Ok((front, _)) = RdmaRequestFront::ref_from_prefix(frame) else {
+            return Err(What::Truncated.at(0, frame.len() as u64));
         };
-        if ops.len != HEAD_LEN {
-            let value = u64::from(ops.len);
-            return Err(Violation::new(What::TransportHeaderLength, at::LEN, value));
+        let raw = &front.head;
+        if raw.len.get() != HEAD_LEN {
+            return Err(What::TransportHeaderLength.at(at::LEN, raw.len.get()));
         }
-        match Op::from_byte(ops.out_op) {
-            Some(op @ (Op::Send | Op::Read)) => head.out_op = op,
-            _ => {
-                return Err(Violation::new(
-                    What::OutOp,
-                    at::OUT_OP,
-                    u64::from(ops.out_op),
-                ));
-            }
-        }
-        match Op::from_byte(ops.in_op) {
-            Some(op @ (Op::Send | Op::Write)) => head.in_op = op,
+        let Some(out_op @ (Op::Send | Op::Read)) = Op::from_byte(raw.out_op) else {
+            return Err(What::OutOp.at(at::OUT_OP, raw.out_op));
+        };
+        let in_op = match Op::from_byte(raw.in_op) {
+            Some(op @ (Op::Send | Op::Write)) => op,
             // Stale in cancel frames, which have no response data anyway.
-            _ if matches!(kind, Kind::CancelReq) => head.in_op = Op::Send,
-            _ => return Err(Violation::new(What::InOp, at::IN_OP, u64::from(ops.in_op))),
-        }
+            _ if matches!(kind, Kind::CancelReq) => Op::Send,
+            _ => return Err(What::InOp.at(at::IN_OP, raw.in_op)),
+        };
+        let session = SessionFields::from_wire(&front.session);
+        let head = fields(front, framing.dialect(), in_op, out_op);
         check_lists(&head, bounds)?;
         let session = if kind.is_application() {
             if head.header_len > bounds.header_max {
-                let value = u64::from(head.header_len);
-                return Err(Violation::new(What::HeaderTooLong, at::HEADER_LEN, value));
+                return Err(What::HeaderTooLong.at(at::HEADER_LEN, head.header_len));
             }
             session
         } else {
@@ -255,92 +296,69 @@ impl Front {
     }
 }
 
-/// Reads the headers in the layout of `dialect`; `None` if `frame` is too short for them.
-#[inline]
-fn read_fields(frame: &[u8], dialect: Dialect) -> Option<(SessionFields, RequestFields, RawOps)> {
-    match dialect {
-        Dialect::Rdma => {
-            let (front, _) = RdmaRequestFront::ref_from_prefix(frame).ok()?;
-            let head = &front.head;
-            let fields = RequestFields {
-                flags: TransportFlags::from_bits_retain(head.flags),
-                sn: head.sn.get(),
-                ack_sn: head.ack_sn.get(),
-                credits: head.credits.get(),
-                ltid: head.ltid.get(),
-                in_op: Op::Send,
-                out_op: Op::Send,
-                in_sges: head.in_sges.get(),
-                out_sges: head.out_sges.get(),
-                header_len: head.header_len.get(),
-                pad_len: head.pad_len.get(),
-                data_len: head.data_len.get(),
-            };
-            let ops = RawOps {
-                len: head.len.get(),
-                in_op: head.in_op,
-                out_op: head.out_op,
-            };
-            Some((SessionFields::from_wire(&front.session), fields, ops))
-        }
+// The parsers read the fields below in the RDMA layout, whatever the dialect.
+const _: () = {
+    use core::mem::offset_of;
+    type Rdma = RdmaRequestHeader;
+    type Tcp = TcpRequestHeader;
+    assert!(offset_of!(Rdma, flags) == offset_of!(Tcp, flags));
+    assert!(offset_of!(Rdma, len) == offset_of!(Tcp, len));
+    assert!(offset_of!(Rdma, sn) == offset_of!(Tcp, sn));
+    assert!(offset_of!(Rdma, in_op) == offset_of!(Tcp, in_op));
+    assert!(offset_of!(Rdma, out_op) == offset_of!(Tcp, out_op));
+    assert!(offset_of!(Rdma, in_sges) == offset_of!(Tcp, in_sges));
+    assert!(offset_of!(Rdma, out_sges) == offset_of!(Tcp, out_sges));
+    assert!(offset_of!(Rdma, header_len) == offset_of!(Tcp, header_len));
+    assert!(offset_of!(Rdma, pad_len) == offset_of!(Tcp, pad_len));
+    assert!(offset_of!(Rdma, data_len) == offset_of!(Tcp, data_len));
+};
+
+/// Reads the transport header. The operations need checks and come from the caller.
+#[inline(always)]
+fn fields(front: &RdmaRequestFront, dialect: Dialect, in_op: Op, out_op: Op) -> RequestFields {
+    let head = &front.head;
+    let (ack_sn, credits, ltid) = match dialect {
+        Dialect::Rdma => (head.ack_sn.get(), head.credits.get(), head.ltid.get()),
         Dialect::Tcp => {
-            let (front, _) = TcpRequestFront::ref_from_prefix(frame).ok()?;
-            let head = &front.head;
-            let fields = RequestFields {
-                flags: TransportFlags::from_bits_retain(head.flags),
-                sn: head.sn.get(),
-                ack_sn: 0,
-                credits: 0,
-                ltid: head.ltid.get(),
-                in_op: Op::Send,
-                out_op: Op::Send,
-                in_sges: head.in_sges.get(),
-                out_sges: head.out_sges.get(),
-                header_len: head.header_len.get(),
-                pad_len: head.pad_len.get(),
-                data_len: head.data_len.get(),
-            };
-            let ops = RawOps {
-                len: head.len.get(),
-                in_op: head.in_op,
-                out_op: head.out_op,
-            };
-            Some((SessionFields::from_wire(&front.session), fields, ops))
+            let tcp: &TcpRequestFront = zerocopy::transmute_ref!(front);
+            (0, 0, tcp.head.ltid.get())
         }
+    };
+    RequestFields {
+        flags: TransportFlags::from_bits_retain(head.flags),
+        sn: head.sn.get(),
+        ack_sn,
+        credits,
+        ltid,
+        in_op,
+        out_op,
+        in_sges: head.in_sges.get(),
+        out_sges: head.out_sges.get(),
+        header_len: head.header_len.get(),
+        pad_len: head.pad_len.get(),
+        data_len: head.data_len.get(),
     }
 }
 
 /// Checks the list counts, alone and against the operation of the data.
-#[inline]
 fn check_lists(head: &RequestFields, bounds: &Bounds) -> Result<(), Violation> {
     if head.in_sges > bounds.max_in_sges {
-        let value = u64::from(head.in_sges);
-        return Err(Violation::new(What::TooManyInSges, at::IN_SGES, value));
+        return Err(What::TooManyInSges.at(at::IN_SGES, head.in_sges));
     }
     if matches!(head.out_op, Op::Send) {
         if head.out_sges != 0 {
-            let value = u64::from(head.out_sges);
-            return Err(Violation::new(
-                What::ListWithInlineData,
-                at::OUT_SGES,
-                value,
-            ));
+            return Err(What::ListWithInlineData.at(at::OUT_SGES, head.out_sges));
         }
         return Ok(());
     }
     if head.out_sges > bounds.max_out_sges {
-        let value = u64::from(head.out_sges);
-        return Err(Violation::new(What::TooManyOutSges, at::OUT_SGES, value));
+        return Err(What::TooManyOutSges.at(at::OUT_SGES, head.out_sges));
     }
     if head.out_sges == 0 {
-        return Err(Violation::new(What::EmptyList, at::OUT_SGES, 0));
+        return Err(What::EmptyList.at(at::OUT_SGES, 0u8));
     }
     if head.data_len != 0 {
-        return Err(Violation::new(
-            What::InlineLenWithRead,
-            at::DATA_LEN,
-            head.data_len,
-        ));
+        return Err(What::InlineLenWithRead.at(at::DATA_LEN, head.data_len));
     }
     Ok(())
 }
@@ -348,15 +366,10 @@ fn check_lists(head: &RequestFields, bounds: &Bounds) -> Result<(), Violation> {
 /// Checks what control frames may carry: no data, no segments, and a payload only by kind.
 fn check_control(kind: Kind, head: &RequestFields) -> Result<(), Violation> {
     if !matches!(head.out_op, Op::Send) {
-        return Err(Violation::new(
-            What::ControlData,
-            at::OUT_OP,
-            head.out_op as u64,
-        ));
+        return Err(What::ControlData.at(at::OUT_OP, head.out_op as u64));
     }
     if head.in_sges != 0 {
-        let value = u64::from(head.in_sges);
-        return Err(Violation::new(What::ControlData, at::IN_SGES, value));
+        return Err(What::ControlData.at(at::IN_SGES, head.in_sges));
     }
     check_control_payload(
         kind,
@@ -378,20 +391,20 @@ pub(super) fn check_control_payload(
 ) -> Result<(), Violation> {
     let header = u64::from(header_len);
     if kind.is_bare() && header_len != 0 {
-        return Err(Violation::new(What::NotEmpty, at, header));
+        return Err(What::NotEmpty.at(at, header));
     }
     if kind.is_bare() && pad_len != 0 {
-        return Err(Violation::new(What::NotEmpty, at + 2, u64::from(pad_len)));
+        return Err(What::NotEmpty.at(at + 2, pad_len));
     }
     if data_len != 0 {
-        return Err(Violation::new(What::ControlData, at + 8, data_len));
+        return Err(What::ControlData.at(at + 8, data_len));
     }
     match kind {
         Kind::CancelReq | Kind::CancelRsp if header_len != CANCEL_LEN as u16 => {
-            Err(Violation::new(What::BodyLength, at, header))
+            Err(What::BodyLength.at(at, header))
         }
         Kind::SessionSetupReq | Kind::SessionSetupRsp if header_len > SETUP_PAYLOAD_MAX as u16 => {
-            Err(Violation::new(What::HeaderTooLong, at, header))
+            Err(What::HeaderTooLong.at(at, header))
         }
         _ => Ok(()),
     }

@@ -7,7 +7,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::control::Cancel;
 use super::error::{Violation, What};
-use super::frame::{Bounds, Op, Parts, Places, SessionFields, SessionFlags, Sge, Sges, peek_kind};
+use super::frame::{
+    Bounds, Op, Parts, Places, SessionFields, SessionFlags, Sge, Sges, message_kind, peek_kind,
+    place_inline,
+};
 use super::headers::{
     RdmaResponseFront, RdmaResponseHeader, TcpResponseFront, TcpResponseHeader, Tlv,
 };
@@ -98,10 +101,62 @@ impl<'a> Response<'a> {
     /// The first check that fails, see [`What`].
     #[inline]
     pub fn parse(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Result<Self, Violation> {
+        match Self::parse_inline(frame, framing, bounds) {
+            Some(response) => Ok(response),
+            None => Self::parse_any(frame, framing, bounds),
+        }
+    }
+
+    /// The common case, a response with inline data and no defect, without reasons and in few
+    /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
+    #[inline(always)]
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+        let dialect = framing.dialect();
+        let (tlv, raw) = Raw::read(frame, dialect)?;
+        let kind = message_kind(tlv)?;
+        let sges = match dialect {
+            Dialect::Rdma => 0,
+            Dialect::Tcp => raw.fields.sges,
+        };
+        let head = ResponseFields { sges, ..raw.fields };
+        let plain = matches!(kind, Kind::MsgRsp)
+            && !is_receipt(kind, raw.session.flags)
+            && usize::from(raw.len) == head_len(dialect)
+            && raw.op == Op::Send as u8
+            && sges == 0
+            && head.header_len <= bounds.header_max;
+        if !plain {
+            return None;
+        }
+        let parts = Parts {
+            fixed: response_fixed(dialect) as u32,
+            lists: 0,
+            header_len: head.header_len,
+            pad_len: head.pad_len,
+            inline: head.data_len,
+        };
+        let places = place_inline(&parts, frame.len(), framing, tlv.len.get(), bounds)?;
+        Some(Self {
+            kind,
+            session: raw.session,
+            head,
+            header_at: places.header_at,
+            data_at: places.data_at,
+            frame,
+        })
+    }
+
+    /// Every frame and every defect.
+    #[inline(never)]
+    pub(super) fn parse_any(
+        frame: &'a [u8],
+        framing: Framing,
+        bounds: &Bounds,
+    ) -> Result<Self, Violation> {
         let (kind, tlv_len) = peek_kind(frame, framing)?;
         let front = Front::read(frame, kind, framing, tlv_len, bounds)?;
         if frame.len() != front.places.total as usize {
-            return Err(Violation::new(What::FrameLength, 8, frame.len() as u64));
+            return Err(What::FrameLength.at(8, frame.len() as u64));
         }
         check_written(frame, &front, framing.dialect())?;
         Ok(Self {
@@ -273,15 +328,82 @@ pub(super) struct Front {
     pub places: Places,
 }
 
-/// Bytes whose meaning is not settled yet.
-struct RawOps {
+/// The headers before any check.
+struct Raw {
+    session: SessionFields,
+    /// The fields in host order, with `Send` for the operation.
+    fields: ResponseFields,
+    /// Length word of the transport header.
     len: u16,
+    /// Operation byte.
     op: u8,
+}
+
+impl Raw {
+    /// Reads the headers in the layout of `dialect`; `None` if `frame` is too short for them.
+    #[inline(always)]
+    fn read(frame: &[u8], dialect: Dialect) -> Option<(&Tlv, Self)> {
+        match dialect {
+            Dialect::Rdma => {
+                let (front, _) = RdmaResponseFront::ref_from_prefix(frame).ok()?;
+                Some((&front.tlv, Self::from_rdma(front)))
+            }
+            Dialect::Tcp => {
+                let (front, _) = TcpResponseFront::ref_from_prefix(frame).ok()?;
+                Some((&front.tlv, Self::from_tcp(front)))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn from_rdma(front: &RdmaResponseFront) -> Self {
+        let head = &front.head;
+        Self {
+            session: SessionFields::from_wire(&front.session),
+            fields: ResponseFields {
+                sn: head.sn.get(),
+                ack_sn: head.ack_sn.get(),
+                credits: head.credits.get(),
+                rtid: head.rtid.get(),
+                ltid: head.ltid.get(),
+                op: Op::Send,
+                sges: head.sges.get(),
+                status: head.status.get(),
+                header_len: head.header_len.get(),
+                pad_len: head.pad_len.get(),
+                data_len: head.data_len.get(),
+            },
+            len: head.len.get(),
+            op: head.op,
+        }
+    }
+
+    #[inline(always)]
+    fn from_tcp(front: &TcpResponseFront) -> Self {
+        let head = &front.head;
+        Self {
+            session: SessionFields::from_wire(&front.session),
+            fields: ResponseFields {
+                sn: head.sn.get(),
+                ack_sn: 0,
+                credits: 0,
+                rtid: head.rtid.get(),
+                ltid: head.ltid.get(),
+                op: Op::Send,
+                sges: head.sges.get(),
+                status: head.status.get(),
+                header_len: head.header_len.get(),
+                pad_len: head.pad_len.get(),
+                data_len: head.data_len.get(),
+            },
+            len: head.len.get(),
+            op: head.op,
+        }
+    }
 }
 
 impl Front {
     /// Reads and checks the fixed front of `frame`, which may end anywhere after it.
-    #[inline]
     pub(super) fn read(
         frame: &[u8],
         kind: Kind,
@@ -290,33 +412,25 @@ impl Front {
         bounds: &Bounds,
     ) -> Result<Self, Violation> {
         if !kind.is_response() {
-            return Err(Violation::new(What::WrongKind, 4, u64::from(kind.word())));
+            return Err(What::WrongKind.at(4, kind.word()));
         }
         let dialect = framing.dialect();
-        let Some((session, mut head, ops)) = read_fields(frame, dialect) else {
-            return Err(Violation::new(What::Truncated, 0, frame.len() as u64));
+        let Some((_, raw)) = Raw::read(frame, dialect) else {
+            return Err(What::Truncated.at(0, frame.len() as u64));
         };
-        if usize::from(ops.len) != head_len(dialect) {
-            let value = u64::from(ops.len);
-            return Err(Violation::new(What::TransportHeaderLength, at::LEN, value));
+        let Raw {
+            session,
+            fields: mut head,
+            len,
+            op,
+        } = raw;
+        if usize::from(len) != head_len(dialect) {
+            return Err(What::TransportHeaderLength.at(at::LEN, len));
         }
-        match Op::from_byte(ops.op) {
-            Some(Op::Read) if matches!(dialect, Dialect::Tcp) => {
-                return Err(Violation::new(
-                    What::OutOp,
-                    at::op(dialect),
-                    u64::from(ops.op),
-                ));
-            }
-            Some(op) => head.op = op,
-            None => {
-                return Err(Violation::new(
-                    What::OutOp,
-                    at::op(dialect),
-                    u64::from(ops.op),
-                ));
-            }
-        }
+        head.op = match (Op::from_byte(op), dialect) {
+            (Some(op @ (Op::Send | Op::Write)), _) | (Some(op @ Op::Read), Dialect::Rdma) => op,
+            _ => return Err(What::OutOp.at(at::op(dialect), op)),
+        };
         check_list(&mut head, dialect, bounds)?;
         let session = if kind.is_application() {
             check_application(kind, session.flags, &head, dialect, bounds)?;
@@ -334,59 +448,7 @@ impl Front {
     }
 }
 
-/// Reads the headers in the layout of `dialect`; `None` if `frame` is too short for them.
-#[inline]
-fn read_fields(frame: &[u8], dialect: Dialect) -> Option<(SessionFields, ResponseFields, RawOps)> {
-    match dialect {
-        Dialect::Rdma => {
-            let (front, _) = RdmaResponseFront::ref_from_prefix(frame).ok()?;
-            let head = &front.head;
-            let fields = ResponseFields {
-                sn: head.sn.get(),
-                ack_sn: head.ack_sn.get(),
-                credits: head.credits.get(),
-                rtid: head.rtid.get(),
-                ltid: head.ltid.get(),
-                op: Op::Send,
-                sges: head.sges.get(),
-                status: head.status.get(),
-                header_len: head.header_len.get(),
-                pad_len: head.pad_len.get(),
-                data_len: head.data_len.get(),
-            };
-            let ops = RawOps {
-                len: head.len.get(),
-                op: head.op,
-            };
-            Some((SessionFields::from_wire(&front.session), fields, ops))
-        }
-        Dialect::Tcp => {
-            let (front, _) = TcpResponseFront::ref_from_prefix(frame).ok()?;
-            let head = &front.head;
-            let fields = ResponseFields {
-                sn: head.sn.get(),
-                ack_sn: 0,
-                credits: 0,
-                rtid: head.rtid.get(),
-                ltid: head.ltid.get(),
-                op: Op::Send,
-                sges: head.sges.get(),
-                status: head.status.get(),
-                header_len: head.header_len.get(),
-                pad_len: head.pad_len.get(),
-                data_len: head.data_len.get(),
-            };
-            let ops = RawOps {
-                len: head.len.get(),
-                op: head.op,
-            };
-            Some((SessionFields::from_wire(&front.session), fields, ops))
-        }
-    }
-}
-
 /// Checks the list count, alone and against the operation.
-#[inline]
 fn check_list(
     head: &mut ResponseFields,
     dialect: Dialect,
@@ -397,27 +459,26 @@ fn check_list(
         // libxio's RDMA side leaves the count of an earlier frame standing here.
         Op::Send if matches!(dialect, Dialect::Rdma) => head.sges = 0,
         Op::Send if head.sges != 0 => {
-            return Err(Violation::new(What::ListWithInlineData, at::SGES, value));
+            return Err(What::ListWithInlineData.at(at::SGES, value));
         }
         Op::Send => {}
         Op::Write | Op::Read => {
             if head.sges > bounds.max_out_sges {
-                return Err(Violation::new(What::TooManyOutSges, at::SGES, value));
+                return Err(What::TooManyOutSges.at(at::SGES, value));
             }
             if head.sges == 0 {
-                return Err(Violation::new(What::EmptyList, at::SGES, value));
+                return Err(What::EmptyList.at(at::SGES, value));
             }
         }
     }
     if matches!(head.op, Op::Read) && head.data_len != 0 {
         let at = at::header_len(dialect) + 8;
-        return Err(Violation::new(What::InlineLenWithRead, at, head.data_len));
+        return Err(What::InlineLenWithRead.at(at, head.data_len));
     }
     Ok(())
 }
 
 /// Checks what responses and receipts may carry.
-#[inline]
 fn check_application(
     kind: Kind,
     flags: SessionFlags,
@@ -428,26 +489,18 @@ fn check_application(
     let header_len = u64::from(head.header_len);
     if head.header_len > bounds.header_max {
         let at = at::header_len(dialect);
-        return Err(Violation::new(What::HeaderTooLong, at, header_len));
+        return Err(What::HeaderTooLong.at(at, header_len));
     }
     if is_receipt(kind, flags) {
         if head.header_len != 0 {
-            return Err(Violation::new(
-                What::NotEmpty,
-                at::header_len(dialect),
-                header_len,
-            ));
+            return Err(What::NotEmpty.at(at::header_len(dialect), header_len));
         }
         if head.data_len != 0 {
             let at = at::header_len(dialect) + 8;
-            return Err(Violation::new(What::NotEmpty, at, head.data_len));
+            return Err(What::NotEmpty.at(at, head.data_len));
         }
         if !matches!(head.op, Op::Send) {
-            return Err(Violation::new(
-                What::NotEmpty,
-                at::op(dialect),
-                head.op as u64,
-            ));
+            return Err(What::NotEmpty.at(at::op(dialect), head.op as u64));
         }
     }
     Ok(())
@@ -456,11 +509,7 @@ fn check_application(
 /// Checks what control frames may carry: no data, no lists, and a payload only by kind.
 fn check_control(kind: Kind, head: &ResponseFields, dialect: Dialect) -> Result<(), Violation> {
     if !matches!(head.op, Op::Send) {
-        return Err(Violation::new(
-            What::ControlData,
-            at::op(dialect),
-            head.op as u64,
-        ));
+        return Err(What::ControlData.at(at::op(dialect), head.op as u64));
     }
     let at = at::header_len(dialect);
     check_control_payload(kind, head.header_len, head.pad_len, head.data_len, at)
@@ -468,7 +517,6 @@ fn check_control(kind: Kind, head: &ResponseFields, dialect: Dialect) -> Result<
 
 /// Checks that the written lengths are the data: on a stream they say where each byte goes, so a
 /// difference would shift everything behind it.
-#[inline]
 pub(super) fn check_written(
     frame: &[u8],
     front: &Front,
@@ -481,7 +529,7 @@ pub(super) fn check_written(
     let list_at = usize::from(front.places.header_at) - list_len;
     let sum = Lengths::new(frame, list_at, front.head.sges).total();
     if sum != front.head.data_len {
-        return Err(Violation::new(What::WriteLengthSum, list_at as u32, sum));
+        return Err(What::WriteLengthSum.at(list_at as u32, sum));
     }
     Ok(())
 }

@@ -52,11 +52,7 @@ impl<'a> Reader<'a> {
         T: FromBytes + KnownLayout + Immutable + Unaligned,
     {
         let Ok((layout, rest)) = T::ref_from_prefix(self.rest) else {
-            return Err(Violation::new(
-                What::Truncated,
-                self.at,
-                self.rest.len() as u64,
-            ));
+            return Err(What::Truncated.at(self.at, self.rest.len() as u64));
         };
         self.rest = rest;
         self.at += size_of::<T>() as u32;
@@ -66,7 +62,7 @@ impl<'a> Reader<'a> {
     /// Takes `len` bytes; `what` is the violation if they are not there.
     fn bytes(&mut self, len: U16, what: What) -> Result<&'a [u8], Violation> {
         let Some((bytes, rest)) = self.rest.split_at_checked(usize::from(len.get())) else {
-            return Err(Violation::new(what, self.at, u64::from(len.get())));
+            return Err(what.at(self.at, len.get()));
         };
         self.rest = rest;
         self.at += u32::from(len.get());
@@ -93,11 +89,7 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             Ok(bytes)
         } else {
-            Err(Violation::new(
-                What::TrailingBytes,
-                self.at,
-                self.rest.len() as u64,
-            ))
+            Err(What::TrailingBytes.at(self.at, self.rest.len() as u64))
         }
     }
 }
@@ -393,7 +385,7 @@ impl<'a> SessionSetupResponse<'a> {
                 let at = reader.at;
                 let body: &RedirectBody = reader.layout()?;
                 if body.portals.get() == 0 {
-                    return Err(Violation::new(What::NoPortals, at, 0));
+                    return Err(What::NoPortals.at(at, 0u8));
                 }
                 Ok(Self::Redirect {
                     session_id,
@@ -409,7 +401,7 @@ impl<'a> SessionSetupResponse<'a> {
                     private: reader.private(body.private_len)?,
                 })
             }
-            other => Err(Violation::new(What::SessionAction, 4, u64::from(other))),
+            other => Err(What::SessionAction.at(4, other)),
         }
     }
 

@@ -126,7 +126,7 @@ impl<'a> NexusSetupRequest<'a> {
     pub fn parse(frame: &'a [u8], dialect: Dialect) -> Result<Self, Violation> {
         expect(frame, framing(dialect), Kind::NexusSetupReq)?;
         let Ok((body, rest)) = NexusRequestBody::ref_from_prefix(&frame[TLV_LEN..]) else {
-            return Err(Violation::new(What::Truncated, 0, frame.len() as u64));
+            return Err(What::Truncated.at(0, frame.len() as u64));
         };
         check_version(body.version, 16)?;
         let block = Block::parse(rest, dialect, 24)?;
@@ -171,7 +171,7 @@ impl<'a> NexusSetupResponse<'a> {
     pub fn parse(frame: &'a [u8], dialect: Dialect) -> Result<Self, Violation> {
         expect(frame, framing(dialect), Kind::NexusSetupRsp)?;
         let Ok((body, rest)) = NexusResponseBody::ref_from_prefix(&frame[TLV_LEN..]) else {
-            return Err(Violation::new(What::Truncated, 0, frame.len() as u64));
+            return Err(What::Truncated.at(0, frame.len() as u64));
         };
         check_version(body.version, 24)?;
         let block = Block::parse(rest, dialect, 28)?;
@@ -222,11 +222,7 @@ fn check_version(version: U16, offset: u32) -> Result<(), Violation> {
     if version.get() == NEXUS_VERSION {
         Ok(())
     } else {
-        Err(Violation::new(
-            What::NexusVersion,
-            offset,
-            u64::from(version.get()),
-        ))
+        Err(What::NexusVersion.at(offset, version.get()))
     }
 }
 
@@ -243,14 +239,13 @@ struct Block<'a> {
 impl<'a> Block<'a> {
     /// Parses what must be exactly a block, of which `at` is the offset in the frame.
     fn parse(bytes: &'a [u8], dialect: Dialect, at: u32) -> Result<Self, Violation> {
-        let truncated = || Violation::new(What::Truncated, at, bytes.len() as u64);
+        let truncated = || What::Truncated.at(at, bytes.len() as u64);
         match dialect {
             Dialect::Rdma => {
                 let (block, table) =
                     RdmaSetupBlock::ref_from_prefix(bytes).map_err(|_| truncated())?;
                 if usize::from(block.rkeys.get()) * PAIR_LEN != table.len() {
-                    let count = u64::from(block.rkeys.get());
-                    return Err(Violation::new(What::RkeyTable, at + 6, count));
+                    return Err(What::RkeyTable.at(at + 6, block.rkeys.get()));
                 }
                 Ok(Self {
                     params: from_rdma(block),
@@ -264,7 +259,7 @@ impl<'a> Block<'a> {
                     TcpSetupBlock::ref_from_prefix(bytes).map_err(|_| truncated())?;
                 if !rest.is_empty() {
                     let end = at + size_of::<TcpSetupBlock>() as u32;
-                    return Err(Violation::new(What::TrailingBytes, end, rest.len() as u64));
+                    return Err(What::TrailingBytes.at(end, rest.len() as u64));
                 }
                 Ok(Self {
                     params: from_tcp(block),
@@ -278,7 +273,7 @@ impl<'a> Block<'a> {
 
     fn check_buffer_size(&self) -> Result<(), Violation> {
         if self.params.buffer_size == 0 {
-            return Err(Violation::new(What::BufferSizeZero, self.buffer_size_at, 0));
+            return Err(What::BufferSizeZero.at(self.buffer_size_at, 0u8));
         }
         Ok(())
     }
@@ -288,10 +283,10 @@ impl<'a> Block<'a> {
             return Ok(());
         }
         if self.params.sq_depth == 0 {
-            return Err(Violation::new(What::DepthZero, self.at + 2, 0));
+            return Err(What::DepthZero.at(self.at + 2, 0u8));
         }
         if self.params.rq_depth == 0 {
-            return Err(Violation::new(What::DepthZero, self.at + 4, 0));
+            return Err(What::DepthZero.at(self.at + 4, 0u8));
         }
         Ok(())
     }

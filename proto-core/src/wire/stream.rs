@@ -48,11 +48,11 @@ impl ConnectMessage {
             1 => SocketKind::Single,
             2 => SocketKind::Control,
             3 => SocketKind::Data,
-            other => return Err(Violation::new(What::SocketKind, 0, u64::from(other))),
+            other => return Err(What::SocketKind.at(0, other)),
         };
         let second_port = body.second_port.get();
         if second_port == 0 && !matches!(sock, SocketKind::Single) {
-            return Err(Violation::new(What::SecondPort, 4, 0));
+            return Err(What::SecondPort.at(4, 0u8));
         }
         Ok(Self { sock, second_port })
     }
@@ -98,11 +98,11 @@ pub fn control_len(
         _ => len >= HEADERS_LEN as u64,
     };
     if !possible {
-        return Err(Violation::new(What::TlvLenMismatch, 8, len));
+        return Err(What::TlvLenMismatch.at(8, len));
     }
     let total = TLV_LEN as u64 + len;
     if total > u64::from(frame_max) {
-        return Err(Violation::new(What::FrameTooLong, 8, total));
+        return Err(What::FrameTooLong.at(8, total));
     }
     Ok((kind, total as usize))
 }
@@ -142,22 +142,14 @@ pub fn stream_plan(
         return Ok(StreamPlan::default());
     }
     let Ok((tlv, _)) = Tlv::ref_from_prefix(control_part) else {
-        return Err(Violation::new(
-            What::Truncated,
-            0,
-            control_part.len() as u64,
-        ));
+        return Err(What::Truncated.at(0, control_part.len() as u64));
     };
     let (found, len) = check_tlv(tlv, framing)?;
     if found != kind {
-        return Err(Violation::new(What::WrongKind, 4, u64::from(found.word())));
+        return Err(What::WrongKind.at(4, found.word()));
     }
     if control_part.len() as u64 != TLV_LEN as u64 + len {
-        return Err(Violation::new(
-            What::FrameLength,
-            8,
-            control_part.len() as u64,
-        ));
+        return Err(What::FrameLength.at(8, control_part.len() as u64));
     }
     let (total, payload) = if kind.is_request() {
         let front = request::Front::read(control_part, kind, framing, len, bounds)?;

@@ -1,0 +1,467 @@
+//! What users call about listeners, sessions and connections. Messages are in `send`.
+
+use core::net::SocketAddr;
+
+use super::Endpoint;
+use crate::config::{ConnectOptions, ListenOptions};
+use crate::entries::{Connection, Frames, Listener, Session};
+use crate::error::{CommandError, Length, Reason, Resource};
+use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
+use crate::memory::{SlotId, Slots};
+use crate::output::Control;
+use crate::state::connection::{self, Input};
+use crate::state::{nexus, session};
+use crate::storage::Storage;
+use crate::tid;
+use crate::time::Instant;
+use crate::trace::Trace;
+use crate::wire::{Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// Listens on an address of a transport.
+    ///
+    /// # Errors
+    /// `Full` when the table of listeners is full. A failure of the driver comes as
+    /// [`Event::ListenFailed`](crate::Event::ListenFailed).
+    pub fn listen(
+        &mut self,
+        transport: TransportId,
+        address: SocketAddr,
+        options: &ListenOptions,
+    ) -> Result<ListenerId, CommandError> {
+        self.known_transport(transport)?;
+        let t = self.s.tables();
+        let l = self
+            .g
+            .listeners
+            .take(t.listeners)
+            .ok_or(CommandError::Full(Resource::Listeners))?;
+        let row = &mut t.listeners[l as usize];
+        *row = Listener {
+            generation: row.generation,
+            live: true,
+            due_listen: true,
+            transport: transport.0,
+            address,
+            backlog: options.backlog,
+            user: options.user,
+            ..Listener::VACANT
+        };
+        let id = ListenerId::new(l, row.generation);
+        self.g.listeners_due = true;
+        Ok(id)
+    }
+
+    /// Stops listening; what was accepted lives on.
+    ///
+    /// # Errors
+    /// `Unknown`.
+    pub fn unlisten(&mut self, listener: ListenerId) -> Result<(), CommandError> {
+        let row = self.s.tables().listeners.get_mut(listener.index());
+        match row {
+            Some(l) if l.live && l.generation == listener.generation() => {
+                l.live = false;
+                l.due_unlisten = true;
+                self.g.listeners_due = true;
+                Ok(())
+            }
+            _ => Err(CommandError::Unknown),
+        }
+    }
+
+    pub(crate) fn poll_listeners(&mut self, transport: TransportId) -> Option<Control> {
+        if !self.g.listeners_due {
+            return None;
+        }
+        let t = self.s.tables();
+        for (index, l) in t.listeners.iter_mut().enumerate() {
+            if l.transport != transport.0 {
+                continue;
+            }
+            let listener = ListenerId::new(index as u32, l.generation);
+            if core::mem::take(&mut l.due_listen) && l.live {
+                return Some(Control::Listen {
+                    listener,
+                    address: l.address,
+                    backlog: l.backlog,
+                });
+            }
+            if core::mem::take(&mut l.due_unlisten) {
+                self.g.listeners.give(t.listeners, index as u32);
+                return Some(Control::Unlisten { listener });
+            }
+        }
+        self.g.listeners_due = t
+            .listeners
+            .iter()
+            .any(|l| (l.due_listen && l.live) || l.due_unlisten);
+        None
+    }
+
+    fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
+        match self.g.transports.get(transport.0 as usize) {
+            Some(Some(_)) => Ok(()),
+            _ => Err(CommandError::BadValue("transport was never added")),
+        }
+    }
+
+    /// Opens a session with the server at `peer` and a first connection in it.
+    ///
+    /// Its outcome is `Established` or `ConnectFailed`, and later exactly one `Closed`. Messages
+    /// may be sent at once; they leave when the connection is established.
+    ///
+    /// # Errors
+    /// `Full` for the table that is full, `TooLong` when URI and private data do not fit one
+    /// frame.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        transport: TransportId,
+        peer: SocketAddr,
+        setup: &SessionOpen<'_>,
+        options: &ConnectOptions,
+        slots: &mut impl Slots,
+    ) -> Result<ConnectionId, CommandError> {
+        self.set_now(now);
+        self.known_transport(transport)?;
+        if peer.port() == 0 {
+            return Err(CommandError::BadAddress);
+        }
+        let s = self.take_session()?;
+        let slot = match self.setup_request(s, setup, slots) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.give_session(s);
+                return Err(error);
+            }
+        };
+        let opened = self.open_connection(s, transport, peer, options);
+        let c = match opened {
+            Ok(c) => c,
+            Err(error) => {
+                self.free_slot(slot.0);
+                self.give_session(s);
+                return Err(error);
+            }
+        };
+        let row = self.connection(c);
+        row.setup_slot = slot.0;
+        row.setup_len = slot.1;
+        let session = self.session(s);
+        session.client = true;
+        session.user = options.user;
+        self.session_input(s, session::Input::Connect);
+        self.attach_session(c, s);
+        self.connection_input(c, Input::Open, None);
+        self.up_if_online(c);
+        Ok(self.connection_id(c))
+    }
+
+    /// Takes a connection row and a shared or new nexus for it.
+    pub(crate) fn open_connection(
+        &mut self,
+        s: u32,
+        transport: TransportId,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<u32, CommandError> {
+        let c = self.take_connection()?;
+        let framing = self.framing(transport, options);
+        let shared = if options.own_nexus {
+            None
+        } else {
+            self.find_shared(transport, peer, framing, options)
+        };
+        let n = match shared {
+            Some(n) => {
+                self.trace.mark("nexus shared");
+                n
+            }
+            None => match self.open_nexus(transport, peer, options) {
+                Ok(n) => n,
+                Err(error) => {
+                    self.give_connection(c);
+                    return Err(error);
+                }
+            },
+        };
+        let row = self.connection(c);
+        row.user = options.user;
+        row.client = true;
+        row.session = s;
+        self.attach_nexus(c, n);
+        Ok(c)
+    }
+
+    /// A connection on a nexus that is up already need not wait.
+    pub(crate) fn up_if_online(&mut self, c: u32) {
+        let n = self.connection(c).nexus;
+        match self.nexus(n).state {
+            nexus::State::Idle => {
+                self.nexus_input(n, nexus::Input::Used, None);
+                self.connection_up(c);
+            }
+            nexus::State::Online => self.connection_up(c),
+            _ => {}
+        }
+    }
+
+    fn setup_request(
+        &mut self,
+        s: u32,
+        setup: &SessionOpen<'_>,
+        slots: &mut impl Slots,
+    ) -> Result<(u32, u16), CommandError> {
+        let payload = SessionSetupRequest {
+            session_id: self.session(s).own_id,
+            snd_bytes: self.g.config.depth_bytes,
+            rcv_bytes: self.g.config.depth_bytes,
+            snd_msgs: self.g.config.depth_messages,
+            rcv_msgs: self.g.config.depth_messages,
+            uri: setup.uri.as_bytes(),
+            private: setup.private,
+        };
+        self.with_setup_slot(slots, |buf| payload.encode(buf))
+    }
+
+    /// Takes a slot and has a session payload written behind its headroom.
+    pub(crate) fn with_setup_slot(
+        &mut self,
+        slots: &mut impl Slots,
+        encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
+    ) -> Result<(u32, u16), CommandError> {
+        let slot = self.take_user_slot()?;
+        let at = self.g.config.headroom();
+        // The frame's own headers count against the buffer size.
+        let room = self.g.config.buffer_size as usize - 100;
+        let bytes = slots.slot_mut(SlotId(slot));
+        let end = bytes.len().min(at + room);
+        match encode(&mut bytes[at..end]) {
+            Ok(len) => Ok((slot, len as u16)),
+            Err(TooLong { len, max }) => {
+                self.free_slot(slot);
+                let (len, max) = (len as u64, max as u64);
+                Err(CommandError::TooLong {
+                    what: Length::Setup,
+                    len,
+                    max,
+                })
+            }
+        }
+    }
+
+    /// Accepts a session. Without portals its connection is ready at once and `user` comes back
+    /// in its events; with portals the client is sent there, and comes with HELLO.
+    ///
+    /// # Errors
+    /// `WrongState` when the session was answered already, `TooLong`, `Full` (try again).
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        user: u64,
+        portals: &[&[u8]],
+        private: &[u8],
+        slots: &mut impl Slots,
+    ) -> Result<ConnectionId, CommandError> {
+        self.set_now(now);
+        let (s, c) = self.asked_session(session)?;
+        let config = &self.g.config;
+        let (depth_bytes, depth_messages) = (config.depth_bytes, config.depth_messages);
+        let payload = SessionSetupResponse::Accept {
+            session_id: self.session(s).own_id,
+            snd_bytes: depth_bytes,
+            rcv_bytes: depth_bytes,
+            snd_msgs: depth_messages,
+            rcv_msgs: depth_messages,
+            portals: Portals::from_slices(portals),
+            private,
+        };
+        self.answer_session(c, &payload, slots)?;
+        self.session(s).user = user;
+        self.connection(c).user = user;
+        let id = self.connection_id(c);
+        if portals.is_empty() {
+            self.connection(c).silent = false;
+            self.session_input(s, session::Input::Accept);
+            self.connection_input(c, Input::Accept, None);
+        } else {
+            self.session(s).joins_left = u16::MAX;
+            self.session_input(s, session::Input::AcceptPortals);
+            self.connection_input(c, Input::SentAway, Some(Reason::MovedToPortals));
+        }
+        Ok(id)
+    }
+
+    /// Refuses a session with a reason code and private data, which the client's user gets.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub fn reject(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        reason: u32,
+        private: &[u8],
+        slots: &mut impl Slots,
+    ) -> Result<(), CommandError> {
+        self.set_now(now);
+        let (s, c) = self.asked_session(session)?;
+        let session_id = self.session(s).own_id;
+        let payload = SessionSetupResponse::Reject {
+            session_id,
+            reason,
+            private,
+        };
+        self.answer_session(c, &payload, slots)?;
+        self.send_away(s, c, session::Input::Reject, Reason::Rejected(reason));
+        Ok(())
+    }
+
+    /// Sends a session's client to other servers, in the given order.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept); `BadValue` without portals.
+    pub fn redirect(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        portals: &[&[u8]],
+        slots: &mut impl Slots,
+    ) -> Result<(), CommandError> {
+        self.set_now(now);
+        if portals.is_empty() {
+            return Err(CommandError::BadValue("redirection without portals"));
+        }
+        let (s, c) = self.asked_session(session)?;
+        let payload = SessionSetupResponse::Redirect {
+            session_id: self.session(s).own_id,
+            portals: Portals::from_slices(portals),
+            private: &[],
+        };
+        self.answer_session(c, &payload, slots)?;
+        self.send_away(s, c, session::Input::Redirect, Reason::Redirected);
+        Ok(())
+    }
+
+    pub(crate) fn send_away(&mut self, s: u32, c: u32, input: session::Input, reason: Reason) {
+        self.session_input(s, input);
+        self.connection(c).silent = true;
+        self.connection_input(c, Input::SentAway, Some(reason));
+    }
+
+    /// The session and its connection, if the user still has to decide.
+    fn asked_session(&mut self, id: SessionId) -> Result<(u32, u32), CommandError> {
+        let s = self.find_session(id)?;
+        let session = self.session(s);
+        if session.state != session::State::Requested {
+            return Err(CommandError::WrongState("session is answered already"));
+        }
+        let c = session.connections;
+        debug_assert_ne!(c, NONE, "a session that asks has its connection");
+        Ok((s, c))
+    }
+
+    pub(crate) fn answer_session(
+        &mut self,
+        c: u32,
+        payload: &SessionSetupResponse<'_>,
+        slots: &mut impl Slots,
+    ) -> Result<(), CommandError> {
+        let (slot, len) = self.with_setup_slot(slots, |buf| payload.encode(buf))?;
+        let row = self.connection(c);
+        row.setup_slot = slot;
+        row.setup_len = len;
+        row.frames.insert(Frames::SETUP_RSP);
+        let s = row.session;
+        let request = core::mem::replace(&mut self.session(s).request, NONE);
+        if request != NONE {
+            self.drop_incoming(request);
+        }
+        self.mark_tx(c);
+        Ok(())
+    }
+
+    /// Closes a connection: what is queued is sent, then FIN. Its last event is `Closed`.
+    ///
+    /// # Errors
+    /// `Unknown`; closing twice is no error and changes nothing.
+    pub fn close(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CommandError> {
+        self.set_now(now);
+        let c = self.find_connection(connection)?;
+        self.connection_input(c, Input::Close, Some(Reason::Closed));
+        Ok(())
+    }
+
+    /// Ends a connection at once, without FIN; the transport connection goes too when it has no
+    /// other. Its last event is `Closed`.
+    ///
+    /// # Errors
+    /// `Unknown`; aborting what is over already changes nothing.
+    pub fn abort(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CommandError> {
+        self.set_now(now);
+        let c = self.find_connection(connection)?;
+        let n = self.connection(c).nexus;
+        self.connection_input(c, Input::Abort, Some(Reason::Aborted));
+        if n != NONE && self.nexus(n).connection_count == 0 {
+            self.nexus_input(n, nexus::Input::Fail, Some(Reason::Aborted));
+        }
+        Ok(())
+    }
+
+    fn take_session(&mut self) -> Result<u32, CommandError> {
+        self.take_session_row()
+            .ok_or(CommandError::Full(Resource::Sessions))
+    }
+
+    pub(crate) fn take_session_row(&mut self) -> Option<u32> {
+        let t = self.s.tables();
+        let s = self.g.sessions.take(t.sessions)?;
+        let row = &mut t.sessions[s as usize];
+        let own_id = tid::of_session(self.g.config.endpoint, s, row.generation);
+        *row = Session {
+            generation: row.generation,
+            own_id,
+            ..Session::VACANT
+        };
+        Some(s)
+    }
+
+    pub(crate) fn give_session(&mut self, s: u32) {
+        self.disarm(crate::timer::Timer::Session(s));
+        let t = self.s.tables();
+        t.sessions[s as usize].state = session::State::Vacant;
+        self.g.sessions.give(t.sessions, s);
+    }
+
+    pub(crate) fn take_connection(&mut self) -> Result<u32, CommandError> {
+        let t = self.s.tables();
+        let c = self
+            .g
+            .connections
+            .take(t.connections)
+            .ok_or(CommandError::Full(Resource::Connections))?;
+        let row = &mut t.connections[c as usize];
+        *row = Connection {
+            generation: row.generation,
+            ..Connection::VACANT
+        };
+        Ok(c)
+    }
+
+    pub(crate) fn give_connection(&mut self, c: u32) {
+        let t = self.s.tables();
+        debug_assert_eq!(t.connections[c as usize].tasks, NONE);
+        t.connections[c as usize].state = connection::State::Vacant;
+        self.g.connections.give(t.connections, c);
+    }
+}
+
+/// What a client says when it opens a session.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct SessionOpen<'a> {
+    /// URI of the server's resource, `rdma://host:port/resource` or `tcp://...`.
+    pub uri: &'a str,
+    /// Private data for the server's user.
+    pub private: &'a [u8],
+}

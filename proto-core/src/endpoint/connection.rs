@@ -1,0 +1,419 @@
+//! Life of connections: up, close by FIN from either side, loss, and the way out: every message
+//! gets its outcome, every buffer comes back, then `Closed`. Table in `state/connection.rs`,
+//! description in PROTOCOL.md 8.
+
+use super::Endpoint;
+use crate::entries::{Awaited, ConnectionEvents, Frames, TaskFlags};
+use crate::error::{Reason, Step};
+use crate::ids::NONE;
+use crate::state::connection::{self, Action, Input, State};
+use crate::state::{nexus, session};
+use crate::storage::Storage;
+use crate::timer::Timer;
+use crate::trace::Trace;
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    pub(crate) fn connection_input(&mut self, c: u32, input: Input, reason: Option<Reason>) {
+        let row = self.connection(c);
+        let from = row.state;
+        let (next, action) = connection::lookup(from, input);
+        row.state = next;
+        if action == Action::Ignored {
+            self.g.counters.ignored_inputs += 1;
+            return;
+        }
+        // The first reason stands: a loss after our own close is still our close.
+        if let Some(reason) = reason
+            && !row.reason_known
+        {
+            row.reason_known = true;
+            row.reason = reason;
+        }
+        self.trace
+            .transition(2, c, from as u8, input as u8, next as u8);
+        self.connection_action(c, from, action);
+    }
+
+    fn connection_action(&mut self, c: u32, from: State, action: Action) {
+        match action {
+            Action::Ignored | Action::Wait | Action::Ask | Action::Move | Action::Leave => {}
+            Action::SendSetup => self.send_opening(c, Frames::SETUP_REQ),
+            Action::SendHello => self.send_opening(c, Frames::HELLO_REQ),
+            Action::GoOnline => self.go_online(c),
+            Action::AnswerHello => {
+                self.connection(c).frames.insert(Frames::HELLO_RSP);
+                self.go_online(c);
+            }
+            Action::Fail => {
+                self.connection_event(c, ConnectionEvents::FAILED);
+                if self.connection(c).state == State::FinWait1 {
+                    self.send_fin(c);
+                } else {
+                    self.end_connection(c);
+                }
+            }
+            Action::Give => {
+                self.connection_event(c, ConnectionEvents::FAILED);
+                self.end_connection(c);
+            }
+            Action::SendFin => {
+                if from == State::Leaving {
+                    self.connection_event(c, ConnectionEvents::FAILED);
+                }
+                self.send_fin(c);
+            }
+            Action::AckAndFin => {
+                let reason = self.connection(c).reason;
+                self.flush_queued_requests(c, reason);
+                self.connection(c).frames.insert(Frames::FIN_RSP);
+                self.send_fin(c);
+            }
+            Action::Ack => {
+                self.trace.mark("simultaneous close");
+                self.connection(c).frames.insert(Frames::FIN_RSP);
+                self.mark_tx(c);
+            }
+            Action::Acked => {}
+            Action::TimeWait => {
+                if from == State::FinWait2 {
+                    self.connection(c).frames.insert(Frames::FIN_RSP);
+                    self.mark_tx(c);
+                }
+                self.connection(c).probes = 0;
+                let wait = self.g.config.time_wait;
+                self.arm_after(Timer::Connection(c), wait);
+            }
+            Action::Finish => self.end_connection(c),
+            Action::Drop => {
+                if from == State::Leaving || from == State::Requested {
+                    self.connection_event(c, ConnectionEvents::FAILED);
+                }
+                self.break_connection(c);
+            }
+            Action::Report => self.connection_event(c, ConnectionEvents::CLOSED),
+            Action::Free => self.free_connection(c),
+        }
+    }
+
+    fn send_opening(&mut self, c: u32, frame: Frames) {
+        self.connection(c).frames.insert(frame);
+        let timeout = self.g.config.setup_timeout;
+        self.arm_after(Timer::Connection(c), timeout);
+        self.mark_tx(c);
+    }
+
+    fn go_online(&mut self, c: u32) {
+        self.disarm(Timer::Connection(c));
+        let row = self.connection(c);
+        let s = row.session;
+        row.reported_up = true;
+        let session = self.session(s);
+        let peer = (
+            session.peer_id,
+            session.peer_depth_messages,
+            session.peer_depth_bytes,
+        );
+        let row = self.connection(c);
+        row.peer_session = peer.0;
+        row.peer_messages = peer.1.into();
+        row.peer_bytes = peer.2;
+        self.connection_event(c, ConnectionEvents::ESTABLISHED);
+        if let Some(keepalive) = self.g.config.keepalive {
+            self.arm_after(Timer::Keepalive(c), keepalive.time);
+        }
+        self.mark_tx(c);
+    }
+
+    fn send_fin(&mut self, c: u32) {
+        self.connection(c).frames.insert(Frames::FIN_REQ);
+        self.disarm(Timer::Keepalive(c));
+        let timeout = self.g.config.fin_timeout;
+        self.arm_after(Timer::Connection(c), timeout);
+        self.mark_tx(c);
+    }
+
+    /// A connection's deadline: of setup, FIN or time-wait, by state.
+    pub(crate) fn connection_deadline(&mut self, c: u32) {
+        let row = self.connection(c);
+        let step = match row.state {
+            State::SetupSent | State::HelloSent | State::Leaving => Step::SessionSetup,
+            State::TimeWait => {
+                // The peer waits for our last answer: a while is spent on getting it out.
+                let pending = !row.frames.is_empty() || row.control_work > 0;
+                if pending && row.probes < u8::MAX {
+                    row.probes += 1;
+                    let wait = self.g.config.time_wait;
+                    self.arm_after(Timer::Connection(c), wait);
+                    return;
+                }
+                Step::Fin
+            }
+            _ => Step::Fin,
+        };
+        self.connection_input(c, Input::Deadline, Some(Reason::TimedOut(step)));
+    }
+
+    /// The keepalive timer of a connection ran out (PROTOCOL.md 8.4).
+    pub(crate) fn keepalive_due(&mut self, c: u32) {
+        let Some(keepalive) = self.g.config.keepalive else {
+            return;
+        };
+        let row = self.connection(c);
+        if row.state != State::Online {
+            return;
+        }
+        if !row.awaited.contains(Awaited::KEEPALIVE) {
+            if row.heard {
+                // Something came since: the peer lives, look again later.
+                row.heard = false;
+                self.arm_after(Timer::Keepalive(c), keepalive.time);
+                return;
+            }
+            row.probes = 0;
+            row.awaited.insert(Awaited::KEEPALIVE);
+            row.frames.insert(Frames::KEEPALIVE_REQ);
+            self.mark_tx(c);
+            self.arm_after(Timer::Keepalive(c), keepalive.interval);
+            return;
+        }
+        row.probes += 1;
+        if row.probes < keepalive.probes {
+            self.arm_after(Timer::Keepalive(c), keepalive.interval);
+        } else {
+            let reason = Reason::TimedOut(Step::Keepalive);
+            self.connection_input(c, Input::KeepaliveDead, Some(reason));
+        }
+    }
+
+    /// Ends a connection that did not part by FIN: the peer may not know.
+    fn break_connection(&mut self, c: u32) {
+        let n = self.connection(c).nexus;
+        if n != NONE {
+            self.nexus(n).late_allowed = true;
+        }
+        self.end_connection(c);
+    }
+
+    /// All its messages get their outcome; what device or peer still hold comes back later.
+    fn end_connection(&mut self, c: u32) {
+        self.disarm(Timer::Connection(c));
+        self.disarm(Timer::Keepalive(c));
+        let row = self.connection(c);
+        row.frames = Frames::empty();
+        row.awaited = Awaited::empty();
+        let (slot, request_of) = (row.setup_slot, row.session);
+        row.setup_slot = NONE;
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if request_of != NONE && self.session(request_of).request != NONE {
+            let request = core::mem::replace(&mut self.session(request_of).request, NONE);
+            self.drop_incoming(request);
+        }
+        self.leave_nexus(c);
+        // Nothing below may settle it before all of it is done.
+        self.connection(c).held += 1;
+        self.flush_tasks(c);
+        self.reclaim_from_peer(c);
+        self.connection(c).held -= 1;
+        self.settle(c);
+    }
+
+    /// The nexus is no longer counted as used by the connection, though tasks may still be on it.
+    fn leave_nexus(&mut self, c: u32) {
+        let n = self.connection(c).nexus;
+        if n == NONE {
+            return;
+        }
+        self.nexus(n).connection_count -= 1;
+        self.unused_if_empty(n);
+    }
+
+    /// When nothing of the connection is out any more, its last event is due.
+    pub(crate) fn settle(&mut self, c: u32) {
+        let row = self.connection(c);
+        if row.state == State::Ending && row.held == 0 && row.control_work == 0 {
+            self.detach_nexus(c);
+            self.connection_input(c, Input::Settled, None);
+        }
+    }
+
+    /// Buffers that the peer may still reach come back only with the end of the transport
+    /// connection, so it ends now, unless others live on it.
+    fn reclaim_from_peer(&mut self, c: u32) {
+        let row = self.connection(c);
+        let (n, reason, mut t) = (row.nexus, row.reason, row.tasks);
+        if n == NONE || self.nexus(n).connection_count > 0 {
+            return;
+        }
+        while t != NONE {
+            if self.task(t).flags.contains(TaskFlags::PEER_HOLDS) {
+                self.nexus_input(n, nexus::Input::Fail, Some(reason));
+                return;
+            }
+            t = self.task(t).next;
+        }
+    }
+
+    fn free_connection(&mut self, c: u32) {
+        let s = self.connection(c).session;
+        self.leave_blocked(c);
+        self.detach_session(c, s);
+        self.give_connection(c);
+        if self.session(s).connection_count == 0 {
+            self.session_input(s, session::Input::LastGone);
+        }
+    }
+
+    /// Everything on a nexus hears that it is lost.
+    pub(crate) fn lose_connections(&mut self, n: u32) {
+        let reason = self.nexus(n).reason.unwrap_or(Reason::Disconnected);
+        // Ending one can end others, so the list is looked at afresh each time.
+        while let Some(c) = self.first_living(n) {
+            let violation = matches!(reason, Reason::Violation(_));
+            let input = if violation {
+                Input::Broken
+            } else {
+                Input::Lost
+            };
+            self.connection_input(c, input, Some(reason));
+        }
+    }
+
+    fn first_living(&mut self, n: u32) -> Option<u32> {
+        let t = self.s.tables();
+        let mut c = t.nexuses[n as usize].connections;
+        while c != NONE {
+            let row = &t.connections[c as usize];
+            if !matches!(row.state, State::Ending | State::Over) {
+                return Some(c);
+            }
+            c = row.nexus_next;
+        }
+        None
+    }
+
+    pub(crate) fn attach_nexus(&mut self, c: u32, n: u32) {
+        let t = self.s.tables();
+        let nexus = &mut t.nexuses[n as usize];
+        let head = nexus.connections;
+        nexus.connections = c;
+        nexus.connection_count += 1;
+        if head != NONE {
+            t.connections[head as usize].nexus_prev = c;
+        }
+        let row = &mut t.connections[c as usize];
+        row.nexus = n;
+        row.nexus_prev = NONE;
+        row.nexus_next = head;
+    }
+
+    pub(crate) fn detach_nexus(&mut self, c: u32) {
+        let t = self.s.tables();
+        let row = &mut t.connections[c as usize];
+        let (n, prev, next) = (row.nexus, row.nexus_prev, row.nexus_next);
+        if n == NONE {
+            return;
+        }
+        row.nexus = NONE;
+        row.nexus_prev = NONE;
+        row.nexus_next = NONE;
+        if prev == NONE {
+            t.nexuses[n as usize].connections = next;
+        } else {
+            t.connections[prev as usize].nexus_next = next;
+        }
+        if next != NONE {
+            t.connections[next as usize].nexus_prev = prev;
+        }
+        self.leave_tx(c, n);
+    }
+
+    pub(crate) fn attach_session(&mut self, c: u32, s: u32) {
+        let t = self.s.tables();
+        let session = &mut t.sessions[s as usize];
+        let head = session.connections;
+        session.connections = c;
+        session.connection_count += 1;
+        if head != NONE {
+            t.connections[head as usize].session_prev = c;
+        }
+        let row = &mut t.connections[c as usize];
+        row.session = s;
+        row.own_session = session.own_id;
+        row.session_prev = NONE;
+        row.session_next = head;
+    }
+
+    fn detach_session(&mut self, c: u32, s: u32) {
+        let t = self.s.tables();
+        let row = &mut t.connections[c as usize];
+        let (prev, next, reason) = (row.session_prev, row.session_next, row.reason);
+        row.session = NONE;
+        if prev == NONE {
+            t.sessions[s as usize].connections = next;
+        } else {
+            t.connections[prev as usize].session_next = next;
+        }
+        if next != NONE {
+            t.connections[next as usize].session_prev = prev;
+        }
+        let session = &mut t.sessions[s as usize];
+        session.connection_count -= 1;
+        session.reason = reason;
+    }
+
+    /// Tells the user something about the connection, unless it is a silent one.
+    pub(crate) fn connection_event(&mut self, c: u32, event: ConnectionEvents) {
+        let row = self.connection(c);
+        if row.silent {
+            if event == ConnectionEvents::CLOSED {
+                // Nobody polls for it, so it is over now.
+                self.connection_input(c, Input::Reported, None);
+            }
+            return;
+        }
+        row.events.insert(event);
+        self.mark_events(c);
+    }
+
+    /// The tasks of a connection that ends: each gets its outcome, those in the user's hands are
+    /// left to the user.
+    fn flush_tasks(&mut self, c: u32) {
+        self.flush_queues(c);
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let next = self.task(t).next;
+            self.flush_task(t);
+            t = next;
+        }
+    }
+
+    /// Requests that were never posted come back at the peer's FIN; queued answers stay.
+    fn flush_queued_requests(&mut self, c: u32, reason: Reason) {
+        let mut t = self.connection(c).req_head;
+        while t != NONE {
+            let next = self.task(t).queue_next;
+            self.trace.mark("queued message flushed by peer's fin");
+            self.never_sent(t, reason);
+            t = next;
+        }
+    }
+
+    /// Whether messages may be accepted from the user, and if not, why.
+    pub(crate) fn sendable(&mut self, c: u32) -> Result<(), Reason> {
+        let row = self.connection(c);
+        match row.state {
+            State::Opening | State::SetupSent | State::HelloSent | State::Online => Ok(()),
+            _ => Err(row.reason),
+        }
+    }
+
+    /// Whether frames from the peer still mean something to the connection.
+    pub(crate) fn receives(state: State) -> bool {
+        matches!(
+            state,
+            State::Online | State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck
+        )
+    }
+}

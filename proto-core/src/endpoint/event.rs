@@ -1,0 +1,422 @@
+//! What the user hears, made from the state when polled.
+
+use super::Endpoint;
+use crate::entries::{Connection, ConnectionEvents, Ending, Task, TaskEvents, TaskFlags};
+use crate::event::{Data, Event, Receipt};
+use crate::ids::{ListenerId, NONE, SessionId, TaskId};
+use crate::memory::{ListKind, SegmentSpan, Span};
+use crate::state::connection::Input as ConnectionInput;
+use crate::state::session::{Input as SessionInput, State as SessionState};
+use crate::storage::Storage;
+use crate::table::{queue_pop, queue_push};
+use crate::trace::Trace;
+use crate::wire::Kind;
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// The next event, or `None` when there is nothing to tell. Connections take turns; an event
+    /// that is not polled holds its message's slot, and thereby the peer's credit for it.
+    #[must_use]
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if !self.g.session_events.is_empty()
+            && let Some(event) = self.poll_session_event()
+        {
+            return Some(event);
+        }
+        if let Some(event) = self.poll_listen_failed() {
+            return Some(event);
+        }
+        loop {
+            if self.g.connection_events.is_empty() {
+                return None;
+            }
+            let tables = self.s.tables();
+            let q = &mut self.g.connection_events;
+            let c = queue_pop!(tables.connections, q.head, q.tail, event_next);
+            tables.connections[c as usize].in_events = false;
+            let event = self.connection_event_due(c);
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// Puts a connection in the round of those with events.
+    #[inline]
+    pub(crate) fn mark_events(&mut self, c: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        if !row.in_events {
+            row.in_events = true;
+            let q = &mut self.g.connection_events;
+            queue_push!(tables.connections, q.head, q.tail, event_next, c);
+        }
+    }
+
+    fn poll_session_event(&mut self) -> Option<Event> {
+        while !self.g.session_events.is_empty() {
+            let t = self.s.tables();
+            let q = &mut self.g.session_events;
+            let s = queue_pop!(t.sessions, q.head, q.tail, event_next);
+            let row = &mut t.sessions[s as usize];
+            row.in_events = false;
+            let session = SessionId::new(s, row.generation);
+            match row.state {
+                SessionState::Requested if row.asked => {
+                    row.asked = false;
+                    return Some(self.session_request(s, session));
+                }
+                SessionState::Ended => {
+                    let reason = row.reason;
+                    self.session_input(s, SessionInput::Reported);
+                    return Some(Event::SessionClosed { session, reason });
+                }
+                SessionState::Vacant => self.give_session(s),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn session_request(&mut self, s: u32, session: SessionId) -> Event {
+        let t = self.s.tables();
+        let row = &t.sessions[s as usize];
+        let slot = row.request;
+        let n = t.connections[row.connections as usize].nexus;
+        let listener = ListenerId::new(row.listener, t.listeners[row.listener as usize].generation);
+        // id, depths and lengths: the fixed part of a setup request's payload.
+        let at = u32::from(row.setup_at) + 28;
+        let uri = Span {
+            slot,
+            offset: at,
+            len: row.uri_len.into(),
+        };
+        let private = Span {
+            slot,
+            offset: at + u32::from(row.uri_skip),
+            len: row.private_len.into(),
+        };
+        let peer = t.nexuses[n as usize].peer;
+        Event::SessionRequest {
+            session,
+            user: row.user,
+            listener,
+            peer,
+            uri,
+            private,
+        }
+    }
+
+    fn poll_listen_failed(&mut self) -> Option<Event> {
+        if !core::mem::take(&mut self.g.listen_failed) {
+            return None;
+        }
+        let t = self.s.tables();
+        for (index, l) in t.listeners.iter_mut().enumerate() {
+            if let Some(error) = l.failed.take() {
+                let listener = ListenerId::new(index as u32, l.generation);
+                let user = l.user;
+                l.live = false;
+                self.g.listeners.give(t.listeners, index as u32);
+                self.g.listen_failed = true;
+                return Some(Event::ListenFailed {
+                    listener,
+                    user,
+                    error,
+                });
+            }
+        }
+        None
+    }
+
+    /// The next event of a connection, which goes to the end of the round if it has more.
+    fn connection_event_due(&mut self, c: u32) -> Option<Event> {
+        let row = self.connection(c);
+        let first = ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED;
+        let event = if row.events.intersects(first) {
+            Some(self.opening_event(c))
+        } else if row.ev_head != NONE {
+            self.next_task_event(c)
+        } else if row.events.contains(ConnectionEvents::WRITABLE) {
+            row.events.remove(ConnectionEvents::WRITABLE);
+            let user = row.user;
+            Some(Event::Writable {
+                connection: self.connection_id(c),
+                user,
+            })
+        } else if row.events.contains(ConnectionEvents::CLOSED) {
+            row.events.remove(ConnectionEvents::CLOSED);
+            let (user, reason, unanswered) = (row.user, row.reason, row.unanswered);
+            let connection = self.connection_id(c);
+            self.connection_input(c, ConnectionInput::Reported, None);
+            return Some(Event::Closed {
+                connection,
+                user,
+                reason,
+                unanswered,
+            });
+        } else {
+            None
+        };
+        let row = self.connection(c);
+        if row.ev_head != NONE || !row.events.is_empty() {
+            self.mark_events(c);
+        }
+        event
+    }
+
+    fn opening_event(&mut self, c: u32) -> Event {
+        let connection = self.connection_id(c);
+        let row = self.connection(c);
+        let established = row.events.contains(ConnectionEvents::ESTABLISHED);
+        let slot = core::mem::replace(&mut row.setup_task, NONE);
+        let (user, s, reason) = (row.user, row.session, row.reason);
+        row.events.remove(if established {
+            ConnectionEvents::ESTABLISHED
+        } else {
+            ConnectionEvents::FAILED
+        });
+        let (message, private) = if slot == NONE {
+            (None, Span::EMPTY)
+        } else {
+            let id = self.task_id(slot);
+            let task = self.task(slot);
+            task.events = TaskEvents::empty();
+            let offset = task.header_at.into();
+            (
+                Some(id),
+                Span {
+                    slot,
+                    offset,
+                    len: task.rx_header_len.into(),
+                },
+            )
+        };
+        let session = self.session_id(s);
+        if established {
+            Event::Established {
+                connection,
+                session,
+                user,
+                message,
+                private,
+            }
+        } else {
+            Event::ConnectFailed {
+                connection,
+                user,
+                reason,
+                message,
+                private,
+            }
+        }
+    }
+
+    /// Private data of a setup answer: a slot in the user's hands that belongs to nobody else.
+    pub(crate) fn deliver_private(&mut self, slot: u32, offset: u32, len: u32) {
+        let t = self.s.tables();
+        let generation = t.tasks[slot as usize].generation;
+        t.tasks[slot as usize] = Task {
+            generation,
+            ..Task::VACANT
+        };
+        let row = &mut t.tasks[slot as usize];
+        row.kind = Kind::SessionSetupRsp;
+        row.flags = TaskFlags::INCOMING | TaskFlags::USER | TaskFlags::ORPHAN;
+        // Not to be released before the event that names it.
+        row.events = TaskEvents::MAIN;
+        row.header_at = offset as u16;
+        row.rx_header_len = len as u16;
+        self.task_input(slot, crate::state::task::Input::Arrive);
+        self.s.tables().slots[slot as usize].nexus = NONE;
+    }
+
+    fn next_task_event(&mut self, c: u32) -> Option<Event> {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let t = row.ev_head;
+        let task = &mut tables.tasks[t as usize];
+        let bit = task.events.iter().next();
+        let bit = bit.unwrap_or(TaskEvents::empty());
+        task.events.remove(bit);
+        let last = task.events.is_empty();
+        if last {
+            task.flags.remove(TaskFlags::EVENTS);
+            queue_pop!(tables.tasks, row.ev_head, row.ev_tail, event_next);
+        }
+        let (row, task) = (&tables.connections[c as usize], &tables.tasks[t as usize]);
+        let id = TaskId::new(t, task.generation);
+        let event = task_event(c, row, t, task, id, bit);
+        if bit == TaskEvents::MAIN {
+            self.main_event_taken(c, t);
+        }
+        if self.task(t).flags.contains(TaskFlags::ORPHAN_LATER)
+            && !self.task(t).flags.contains(TaskFlags::EVENTS)
+        {
+            self.orphan_now(t);
+        }
+        self.try_free(t);
+        event
+    }
+
+    /// The user knows of a received message now: a receipt that it wants is due.
+    #[inline]
+    fn main_event_taken(&mut self, c: u32, t: u32) {
+        let task = self.task(t);
+        let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
+        let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
+        if task.flags.contains(receipt) && !task.flags.intersects(later) {
+            self.queue_response(c, t);
+        }
+    }
+}
+
+fn payload(t: u32, task: &Task) -> Data {
+    if task.in_segments {
+        let list = ListKind::In;
+        return Data::Segments(SegmentSpan {
+            task: t,
+            list,
+            skip: 0,
+            len: task.data_len,
+        });
+    }
+    let slot = if task.flags.contains(TaskFlags::INCOMING) {
+        t
+    } else {
+        task.answer
+    };
+    Data::Slot(Span {
+        slot,
+        offset: task.data_at.into(),
+        len: task.data_len as u32,
+    })
+}
+
+fn task_event(
+    c: u32,
+    row: &Connection,
+    t: u32,
+    task: &Task,
+    id: TaskId,
+    bit: TaskEvents,
+) -> Option<Event> {
+    let connection = crate::ids::ConnectionId::new(c, row.generation);
+    let incoming = task.flags.contains(TaskFlags::INCOMING);
+    let slot = if incoming { t } else { task.answer };
+    let header = Span {
+        slot,
+        offset: task.header_at.into(),
+        len: task.rx_header_len.into(),
+    };
+    let user = task.user;
+    if bit == TaskEvents::RETURNED {
+        return Some(Event::BuffersReturned { task: id, user });
+    }
+    if bit == TaskEvents::RECEIPT {
+        let receipt = Receipt::from_code(task.receipt_code);
+        return Some(Event::Delivered {
+            task: id,
+            user,
+            receipt,
+        });
+    }
+    if bit == TaskEvents::WAITING {
+        let len = task.transfer.total;
+        return Some(Event::PayloadWaiting {
+            connection,
+            user: row.user,
+            task: id,
+            header,
+            len,
+        });
+    }
+    if bit != TaskEvents::MAIN {
+        return None;
+    }
+    if incoming && task.ending == Ending::Open {
+        return Some(received(
+            connection,
+            row.user,
+            id,
+            task,
+            header,
+            payload(t, task),
+        ));
+    }
+    let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
+    Some(match task.ending {
+        Ending::Open => return None,
+        Ending::Good if !incoming && task.kind == Kind::MsgReq => Event::Response {
+            task: id,
+            user,
+            connection_user: row.user,
+            header,
+            data: payload(t, task),
+        },
+        Ending::Good => Event::Sent { task: id, user },
+        Ending::Receipt(code) => Event::Delivered {
+            task: id,
+            user,
+            receipt: Receipt::from_code(code),
+        },
+        Ending::Failed(failure) => Event::Failed {
+            task: id,
+            user,
+            failure,
+            buffers_returned,
+        },
+        Ending::TimedOut => Event::TimedOut {
+            task: id,
+            user,
+            buffers_returned,
+        },
+        Ending::Cancelled => Event::Cancelled {
+            task: id,
+            user,
+            buffers_returned,
+        },
+    })
+}
+
+fn received(
+    connection: crate::ids::ConnectionId,
+    user: u64,
+    id: TaskId,
+    task: &Task,
+    header: Span,
+    data: Data,
+) -> Event {
+    let last_in_batch = task.flags.contains(TaskFlags::LAST);
+    if task.kind == Kind::MsgReq {
+        let room = task.offer_total;
+        Event::Request {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            room,
+            last_in_batch,
+        }
+    } else {
+        Event::OneWay {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            last_in_batch,
+        }
+    }
+}
+
+impl Receipt {
+    pub(crate) const fn from_code(code: u32) -> Self {
+        if code == 0 {
+            Self::Accepted
+        } else {
+            Self::Rejected(code)
+        }
+    }
+}

@@ -1,0 +1,798 @@
+//! Frames as bytes: headers are written into the slot, around what the user put there.
+
+use super::Endpoint;
+use crate::entries::{Awaited, Frames, SegmentList, Task, TaskFlags, WorkEntry, WorkKind};
+use crate::ids::NONE;
+use crate::memory::{ListKind, SegmentSpan, SlotId, Slots, Span};
+use crate::output::Work;
+use crate::state::nexus::State;
+use crate::state::task::Input;
+use crate::storage::Storage;
+use crate::tid;
+use crate::trace::Trace;
+use crate::wire::{
+    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
+    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
+    request_head_len, response_head_len,
+};
+
+const REQUEST: RequestFields = RequestFields {
+    flags: TransportFlags::empty(),
+    sn: 0,
+    ack_sn: 0,
+    credits: 0,
+    ltid: 0,
+    in_op: Op::Send,
+    out_op: Op::Send,
+    in_sges: 0,
+    out_sges: 0,
+    header_len: 0,
+    pad_len: 0,
+    data_len: 0,
+};
+
+const RESPONSE: ResponseFields = ResponseFields {
+    sn: 0,
+    ack_sn: 0,
+    credits: 0,
+    rtid: 0,
+    ltid: 0,
+    op: Op::Send,
+    sges: 0,
+    status: 0,
+    header_len: 0,
+    pad_len: 0,
+    data_len: 0,
+};
+
+/// One frame in the making.
+struct Layout {
+    slot: u32,
+    start: usize,
+    /// Bytes of the head, up to where a second stream takes over.
+    head_end: usize,
+    end: usize,
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    fn setup_params(&mut self, n: u32) -> SetupParams {
+        let config = &self.g.config;
+        let sge_max = u32::from(config.sge_max);
+        let (rq_depth, header_max) = (config.rq_depth, config.header_max);
+        let row = self.nexus(n);
+        let frame_max = row.frame_max;
+        let answered = row.server && row.refuse_status == 0;
+        let (rq, sq) = if answered {
+            (row.rq_depth, row.sq_window)
+        } else {
+            (rq_depth, 0)
+        };
+        SetupParams {
+            credits: 0,
+            // A client offers what libxio's does before it has negotiated.
+            sq_depth: if answered {
+                sq
+            } else {
+                self.g.config.sge_max + 1
+            },
+            rq_depth: rq,
+            buffer_size: frame_max.into(),
+            max_in_sges: sge_max,
+            max_out_sges: sge_max,
+            max_header: header_max.into(),
+            pad: 0,
+        }
+    }
+
+    /// NEXUS_SETUP_REQ or NEXUS_SETUP_RSP.
+    pub(crate) fn setup_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
+        let mut params = self.setup_params(n);
+        let row = self.nexus(n);
+        row.setup_due = false;
+        row.setup_work = true;
+        let (server, status, cid) = (row.server, row.refuse_status, row.cid);
+        let dialect = row.framing.dialect();
+        let bytes = slots.slot_mut(SlotId(slot));
+        let rkeys = RkeyTable::default();
+        let (kind, len) = if server {
+            if dialect == Dialect::Rdma && status == 0 {
+                params.credits = self.grant(n);
+            }
+            let cid = if cid == 0 { n + 1 } else { cid };
+            let frame = NexusSetupResponse {
+                cid,
+                status,
+                flags: 0,
+                params,
+                rkeys,
+            };
+            (Kind::NexusSetupRsp, frame.encode(bytes, dialect))
+        } else {
+            let frame = NexusSetupRequest {
+                flags: 0,
+                cid: 0,
+                params,
+                rkeys,
+            };
+            (Kind::NexusSetupReq, frame.encode(bytes, dialect))
+        };
+        self.plain_frame(n, kind, slot, len)
+    }
+
+    /// CREDIT_NOP: tells the peer of credits when nothing else goes.
+    pub(crate) fn nop_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
+        let credits = self.grant(n);
+        let row = self.nexus(n);
+        row.tx_credits -= 1;
+        let nop = CreditNop {
+            sn: row.tx_sn,
+            ack_sn: row.rx_sn.wrapping_sub(1),
+            credits,
+        };
+        let len = nop.encode(slots.slot_mut(SlotId(slot)));
+        self.g.counters.nops_sent += 1;
+        self.plain_frame(n, Kind::CreditNop, slot, len)
+    }
+
+    /// READ_ACK: the peer's buffers of a READ response are its own again.
+    pub(crate) fn read_ack_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
+        let rtid = self.take_read_ack(n);
+        let len = ReadAck { rtid }.encode(slots.slot_mut(SlotId(slot)));
+        self.plain_frame(n, Kind::ReadAck, slot, len)
+    }
+
+    fn plain_frame(&mut self, n: u32, kind: Kind, slot: u32, len: usize) -> Work {
+        let entry = WorkEntry {
+            kind: WorkKind::Frame(kind),
+            slot,
+            bytes: len as u64,
+            ..WorkEntry::VACANT
+        };
+        let wr = self.push_work(n, entry);
+        self.signal(n);
+        let head = Span {
+            slot,
+            offset: 0,
+            len: len as u32,
+        };
+        // Control frames free reserved slots and states, so their completion is always wanted.
+        Work::Send {
+            nexus: self.nexus_id(n),
+            wr,
+            head,
+            tail: Span::EMPTY,
+            data: SegmentSpan::EMPTY,
+            signaled: true,
+            fence: kind == Kind::CreditNop,
+        }
+    }
+
+    /// Takes the numbers that every frame with a transport header carries.
+    #[inline]
+    fn number(&mut self, n: u32) -> (u16, u16, u16) {
+        let rdma = self.nexus(n).framing == Framing::Rdma;
+        let credits = if rdma { self.grant(n) } else { 0 };
+        let row = self.nexus(n);
+        let sn = row.tx_sn;
+        row.tx_sn = sn.wrapping_add(1);
+        if rdma {
+            row.tx_credits -= 1;
+        }
+        (sn, row.rx_sn.wrapping_sub(1), credits)
+    }
+
+    /// A control frame of a connection.
+    pub(crate) fn control_frame(
+        &mut self,
+        n: u32,
+        c: u32,
+        frame: Frames,
+        slot: u32,
+        slots: &mut impl Slots,
+    ) -> Work {
+        self.connection(c).frames.remove(frame);
+        let (kind, rtid, awaited) = self.control_kind(c, frame);
+        let payload = self.control_payload(c, kind, slot, slots);
+        let slot = payload.0;
+        self.connection(c).awaited.insert(awaited);
+        self.connection(c).control_work += 1;
+        let (sn, ack_sn, credits) = self.number(n);
+        let own = tid::of_connection(c, self.connection(c).generation);
+        let mut session = SessionFields {
+            dest_session: self.connection(c).peer_session,
+            ..SessionFields::default()
+        };
+        if kind == Kind::SessionSetupReq {
+            session.dest_session = 0;
+        }
+        if kind == Kind::AckReq {
+            self.number_request(c, &mut session);
+            self.connection(c).peer_messages = self.connection(c).peer_messages.saturating_sub(1);
+        }
+        let at = self.g.config.headroom();
+        let framing = self.nexus(n).framing;
+        let header_len = payload.1;
+        let bytes = slots.slot_mut(SlotId(slot));
+        let start = if kind.is_request() {
+            let head = RequestFields {
+                sn,
+                ack_sn,
+                credits,
+                ltid: own,
+                header_len,
+                ..REQUEST
+            };
+            let none = core::iter::empty();
+            encode_request(
+                bytes,
+                at,
+                framing,
+                kind,
+                &session,
+                &head,
+                none.clone(),
+                none,
+                true,
+            )
+        } else {
+            let head = ResponseFields {
+                sn,
+                ack_sn,
+                credits,
+                rtid,
+                ltid: own,
+                header_len,
+                ..RESPONSE
+            };
+            let list = ResponseList::none();
+            encode_response(bytes, at, framing, kind, &session, &head, list, true)
+        };
+        let end = at + usize::from(header_len);
+        // On two streams even the payload of a control frame goes on the data stream.
+        let head_end = if framing == Framing::TcpDual { at } else { end };
+        let layout = Layout {
+            slot,
+            start,
+            head_end,
+            end,
+        };
+        let fence = matches!(kind, Kind::FinReq | Kind::FinRsp);
+        let entry = WorkEntry {
+            kind: WorkKind::Frame(kind),
+            connection: c,
+            slot,
+            ..WorkEntry::VACANT
+        };
+        self.send_work(n, &layout, entry, SegmentSpan::EMPTY, true, fence)
+    }
+
+    fn control_kind(&mut self, c: u32, frame: Frames) -> (Kind, u32, Awaited) {
+        let row = self.connection(c);
+        let none = Awaited::empty();
+        match frame {
+            Frames::SETUP_REQ => (Kind::SessionSetupReq, 0, Awaited::SETUP),
+            Frames::SETUP_RSP => (Kind::SessionSetupRsp, row.setup_rtid, none),
+            Frames::HELLO_REQ => (Kind::HelloReq, 0, Awaited::HELLO),
+            Frames::HELLO_RSP => (Kind::HelloRsp, row.setup_rtid, none),
+            Frames::FIN_REQ => (Kind::FinReq, 0, Awaited::FIN),
+            Frames::FIN_RSP => (Kind::FinRsp, row.fin_rtid, none),
+            Frames::KEEPALIVE_REQ => (Kind::KeepaliveReq, 0, none),
+            Frames::KEEPALIVE_RSP => (Kind::KeepaliveRsp, row.keepalive_rtid, none),
+            _ => (Kind::AckReq, 0, none),
+        }
+    }
+
+    /// Slot and length of a control frame's payload: a session setup's was written before.
+    fn control_payload(
+        &mut self,
+        c: u32,
+        kind: Kind,
+        slot: u32,
+        slots: &mut impl Slots,
+    ) -> (u32, u16) {
+        let row = self.connection(c);
+        match kind {
+            Kind::SessionSetupReq => {
+                // The client keeps its copy until the answer: a redirection needs it again.
+                let (from, len) = (row.setup_slot, usize::from(row.setup_len));
+                let at = self.g.config.headroom();
+                let mut copy = [0; crate::wire::SETUP_PAYLOAD_MAX];
+                copy[..len].copy_from_slice(&slots.slot(SlotId(from))[at..at + len]);
+                slots.slot_mut(SlotId(slot))[at..at + len].copy_from_slice(&copy[..len]);
+                (slot, len as u16)
+            }
+            Kind::SessionSetupRsp if row.setup_slot != NONE => {
+                let (prepared, len) = (row.setup_slot, row.setup_len);
+                row.setup_slot = NONE;
+                self.free_slot(slot);
+                (prepared, len)
+            }
+            Kind::SessionSetupRsp => {
+                let s = row.session;
+                let session = self.session(s);
+                let reject = SessionSetupResponse::Reject {
+                    session_id: session.own_id,
+                    reason: session.reject_status,
+                    private: &[],
+                };
+                let at = self.g.config.headroom();
+                let len = reject.encode(&mut slots.slot_mut(SlotId(slot))[at..]);
+                (slot, len.unwrap_or(0) as u16)
+            }
+            _ => (slot, 0),
+        }
+    }
+
+    /// Session-level number and credits of a request-class frame.
+    #[inline]
+    fn number_request(&mut self, c: u32, session: &mut SessionFields) {
+        let row = self.connection(c);
+        session.sn = row.req_sn;
+        row.req_sn = row.req_sn.wrapping_add(1);
+        session.ack_sn = row.req_expected.wrapping_sub(1);
+        session.credits_msgs = core::mem::take(&mut row.owed_messages);
+        session.credits_bytes = core::mem::take(&mut row.owed_bytes);
+    }
+
+    #[inline]
+    fn number_response(&mut self, c: u32, session: &mut SessionFields) {
+        let row = self.connection(c);
+        session.sn = row.rsp_sn;
+        row.rsp_sn = row.rsp_sn.wrapping_add(1);
+        session.ack_sn = row.rsp_expected.wrapping_sub(1);
+        session.credits_msgs = core::mem::take(&mut row.owed_messages);
+        session.credits_bytes = core::mem::take(&mut row.owed_bytes);
+    }
+
+    /// MSG_REQ or ONE_WAY_REQ. `None` when the message fits no frame of this peer: it failed.
+    pub(crate) fn request_frame(
+        &mut self,
+        n: u32,
+        c: u32,
+        t: u32,
+        slots: &mut impl Slots,
+    ) -> Option<Work> {
+        let Some(mode) = self.request_mode(n, t) else {
+            self.too_long_for_peer(t);
+            return None;
+        };
+        self.take_app_credits(c, t);
+        let mut session = SessionFields::default();
+        self.number_request(c, &mut session);
+        let row = self.connection(c);
+        session.dest_session = row.peer_session;
+        session.serial = row.serial;
+        row.serial += 1;
+        let (sn, ack_sn, credits) = self.number(n);
+        let at = self.g.config.headroom();
+        let framing = self.nexus(n).framing;
+        let task = self.task(t);
+        task.serial = session.serial;
+        task.nexus = n;
+        session.flags = request_flags(task, &mode);
+        let (header_len, slot) = (task.header_len, task.slot);
+        let inline = mode.out_op == Op::Send;
+        let data_len = if inline {
+            u64::from(task.slot_data) + task.out.total
+        } else {
+            0
+        };
+        let head = RequestFields {
+            flags: transport_flags(task),
+            sn,
+            ack_sn,
+            credits,
+            ltid: tid::of_task(t, task.generation),
+            in_op: mode.in_op,
+            out_op: mode.out_op,
+            header_len,
+            data_len,
+            ..REQUEST
+        };
+        let counts_data = task.slot_data > 0 || task.out.count == 0;
+        let kind = task.kind;
+        let (out, into) = (task.out, task.into);
+        let real = mode.in_op == Op::Write;
+        let offered = if mode.offer { into.count } else { 0 };
+        let tables = self.s.tables();
+        let in_sges = Sges {
+            list: &into,
+            extents: tables.extents,
+            at: 0,
+            count: offered,
+            real,
+        };
+        let count = if inline { 0 } else { out.count };
+        let out_sges = Sges {
+            list: &out,
+            extents: tables.extents,
+            at: 0,
+            count,
+            real: true,
+        };
+        let bytes = slots.slot_mut(SlotId(slot));
+        let start = encode_request(
+            bytes,
+            at,
+            framing,
+            kind,
+            &session,
+            &head,
+            in_sges,
+            out_sges,
+            counts_data,
+        );
+        let in_slot = at + usize::from(header_len);
+        let task = self.task(t);
+        let end = in_slot + task.slot_data as usize;
+        let layout = Layout {
+            slot,
+            start,
+            head_end: if framing == Framing::TcpDual {
+                in_slot
+            } else {
+                end
+            },
+            end,
+        };
+        let data = self.request_data(n, t, &mode);
+        self.task_input(t, Input::Post);
+        self.task(t).work += 1;
+        let entry = WorkEntry {
+            kind: WorkKind::Frame(kind),
+            task: t,
+            ..WorkEntry::VACANT
+        };
+        self.g.counters.requests_sent += 1;
+        Some(self.send_work(n, &layout, entry, data, false, false))
+    }
+
+    /// The segments that go out with the frame: gathered behind it, or on a stream the raw bytes
+    /// that follow. What the peer READs by itself does not.
+    fn request_data(&mut self, n: u32, t: u32, mode: &RequestMode) -> SegmentSpan {
+        let rdma = self.nexus(n).framing == Framing::Rdma;
+        let row = self.task(t);
+        let by_peer = rdma && (mode.out_op == Op::Read || mode.in_op == Op::Write);
+        row.flags.set(TaskFlags::PEER_HOLDS, by_peer);
+        if row.out.count == 0 || (rdma && mode.out_op == Op::Read) {
+            return SegmentSpan::EMPTY;
+        }
+        SegmentSpan {
+            task: t,
+            list: ListKind::Out,
+            skip: 0,
+            len: row.out.total,
+        }
+    }
+
+    /// How a request's data and its answer's travel, or `None` when it cannot be sent.
+    fn request_mode(&mut self, n: u32, t: u32) -> Option<RequestMode> {
+        let config = &self.g.config;
+        let (inline_max, header_max) = (config.inline_data_max, config.header_max);
+        let row = self.nexus(n);
+        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let transport = row.transport;
+        let max_sge = self.transport(transport).limits.max_sge;
+        let rdma = framing == Framing::Rdma;
+        let task = self.task(t);
+        let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
+        let capacity = task.into.total;
+        let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
+        let fits =
+            !task.flags.contains(TaskFlags::FORCE_WRITE) && capacity + (expect as u64) < frame_max;
+        let real = task.into.inline[0].addr != 0;
+        let in_op = if n_in == 0 || fits || !real {
+            Op::Send
+        } else {
+            Op::Write
+        };
+        let offer = n_in > 0 && capacity > 0;
+        let data = u64::from(task.slot_data) + task.out.total;
+        let head = request_head_len(framing, n_in, n_out) as u64 + u64::from(task.header_len);
+        let inline = !(task.force_read && n_out > 0)
+            && (!rdma || n_out < usize::from(max_sge))
+            && head + data <= frame_max
+            && data <= inline_max.into();
+        let possible = inline || (n_out > 0 && task.slot_data == 0);
+        let read_head = request_head_len(framing, n_in, n_out) as u64 + u64::from(task.header_len);
+        if !possible || read_head > frame_max {
+            return None;
+        }
+        let out_op = if inline { Op::Send } else { Op::Read };
+        Some(RequestMode {
+            in_op,
+            out_op,
+            offer,
+            large: data > inline_max.into(),
+        })
+    }
+
+    /// How a response's data travels.
+    pub(crate) fn response_op(&mut self, t: u32, header_len: u16, n_out: u16, data: u64) -> Op {
+        let task = self.task(t);
+        let (n, offered, force) = (
+            task.nexus,
+            task.offer_count,
+            task.flags.contains(TaskFlags::FORCE_WRITE),
+        );
+        let write = task.offer_write;
+        let row = self.nexus(n);
+        let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
+        let max_sge = self.transport(transport).limits.max_sge;
+        let rdma = framing == Framing::Rdma;
+        let head = response_head_len(framing, Op::Send, 0) + 16 * usize::from(offered);
+        let total = head as u64 + u64::from(header_len) + data;
+        let inline = !force && (!rdma || n_out < max_sge) && total < frame_max.into();
+        if data == 0 || inline {
+            Op::Send
+        } else if write || !rdma {
+            Op::Write
+        } else {
+            Op::Read
+        }
+    }
+
+    /// A receipt without a response.
+    pub(crate) fn receipt_frame(
+        &mut self,
+        n: u32,
+        c: u32,
+        t: u32,
+        slot: u32,
+        slots: &mut impl Slots,
+    ) -> Work {
+        let row = self.task(t);
+        row.flags.insert(TaskFlags::RECEIPT_DONE);
+        let code = row.receipt_code;
+        self.response_class(n, c, t, slot, SessionFlags::RECEIPT_FIRST, code, slots)
+    }
+
+    /// MSG_RSP.
+    pub(crate) fn response_frame(
+        &mut self,
+        n: u32,
+        c: u32,
+        t: u32,
+        slots: &mut impl Slots,
+    ) -> Work {
+        let row = self.task(t);
+        let mut flags = SessionFlags::RECEIPT_LAST;
+        let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+        if row.flags.intersects(receipt) && !row.flags.contains(TaskFlags::RECEIPT_DONE) {
+            row.flags.insert(TaskFlags::RECEIPT_DONE);
+            flags |= SessionFlags::RECEIPT_FIRST;
+            self.trace.mark("receipt joined to response");
+        }
+        let slot = self.task(t).slot;
+        self.response_class(n, c, t, slot, flags, 0, slots)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
+    fn response_class(
+        &mut self,
+        n: u32,
+        c: u32,
+        t: u32,
+        slot: u32,
+        flags: SessionFlags,
+        receipt_result: u32,
+        slots: &mut impl Slots,
+    ) -> Work {
+        let real = flags.contains(SessionFlags::RECEIPT_LAST);
+        if real {
+            self.take_app_credits(c, t);
+            self.owe_for_request(c, t);
+        }
+        let mut session = SessionFields {
+            flags,
+            receipt_result,
+            ..SessionFields::default()
+        };
+        self.number_response(c, &mut session);
+        session.dest_session = self.connection(c).peer_session;
+        let (sn, ack_sn, credits) = self.number(n);
+        let at = self.g.config.headroom();
+        let framing = self.nexus(n).framing;
+        let task = self.task(t);
+        session.serial = task.serial;
+        let kind = if task.kind == Kind::MsgReq {
+            Kind::MsgRsp
+        } else {
+            Kind::OneWayRsp
+        };
+        let (header_len, slot_data) = if real {
+            (task.header_len, task.slot_data)
+        } else {
+            (0, 0)
+        };
+        let data = if real {
+            u64::from(slot_data) + task.out.total
+        } else {
+            0
+        };
+        let (n_out, status) = (task.out.count, task.status);
+        let mut head = ResponseFields {
+            sn,
+            ack_sn,
+            credits,
+            rtid: task.peer_tid,
+            ltid: tid::of_task(t, task.generation),
+            status: if real { status } else { 0 },
+            header_len,
+            ..RESPONSE
+        };
+        let op = if real {
+            self.response_op(t, header_len, n_out, data)
+        } else {
+            Op::Send
+        };
+        head.op = op;
+        head.data_len = if op == Op::Read { 0 } else { data };
+        let task = self.task(t);
+        let counts_data = slot_data > 0 || n_out == 0;
+        let start = if op == Op::Send {
+            let bytes = slots.slot_mut(SlotId(slot));
+            let list = ResponseList::none();
+            encode_response(bytes, at, framing, kind, &session, &head, list, counts_data)
+        } else {
+            task.read_response = op == Op::Read;
+            self.large_response(n, t, slot, at, kind, &session, &head, slots)
+        };
+        let in_slot = at + usize::from(header_len);
+        let end = in_slot + slot_data as usize;
+        let head_end = if framing == Framing::TcpDual {
+            in_slot
+        } else {
+            end
+        };
+        let layout = Layout {
+            slot,
+            start,
+            head_end,
+            end,
+        };
+        let follows = real && n_out > 0 && (op == Op::Send || framing != Framing::Rdma);
+        let data = if follows {
+            let len = self.task(t).out.total;
+            SegmentSpan {
+                task: t,
+                list: ListKind::Out,
+                skip: 0,
+                len,
+            }
+        } else {
+            SegmentSpan::EMPTY
+        };
+        let entry = if real {
+            self.task_input(t, Input::Post);
+            self.task(t).work += 1;
+            WorkEntry {
+                kind: WorkKind::Frame(kind),
+                task: t,
+                ..WorkEntry::VACANT
+            }
+        } else {
+            WorkEntry {
+                kind: WorkKind::Receipt,
+                slot,
+                ..WorkEntry::VACANT
+            }
+        };
+        self.g.counters.responses_sent += 1;
+        self.send_work(n, &layout, entry, data, false, false)
+    }
+
+    #[inline]
+    fn send_work(
+        &mut self,
+        n: u32,
+        layout: &Layout,
+        entry: WorkEntry,
+        data: SegmentSpan,
+        always: bool,
+        fence: bool,
+    ) -> Work {
+        let slot = layout.slot;
+        let span = |from: usize, to: usize| Span {
+            slot,
+            offset: from as u32,
+            len: (to - from) as u32,
+        };
+        let head = span(layout.start, layout.head_end);
+        let tail = span(layout.head_end, layout.end);
+        let bytes = u64::from(head.len) + u64::from(tail.len) + data.len;
+        let wr = self.push_work(n, WorkEntry { bytes, ..entry });
+        debug_assert!(self.nexus(n).state != State::Draining);
+        let signaled = self.signal(n) || always;
+        let nexus = self.nexus_id(n);
+        Work::Send {
+            nexus,
+            wr,
+            head,
+            tail,
+            data,
+            signaled,
+            fence,
+        }
+    }
+}
+
+/// How a request travels.
+pub(crate) struct RequestMode {
+    in_op: Op,
+    out_op: Op,
+    /// The expected response's buffers are listed.
+    offer: bool,
+    /// The data is above the inline limit.
+    large: bool,
+}
+
+fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {
+    let mut flags = SessionFlags::empty();
+    flags.set(
+        SessionFlags::REQUEST_READ_RECEIPT,
+        task.flags.contains(TaskFlags::RECEIPT),
+    );
+    flags.set(SessionFlags::PEER_READ_REQ, task.force_read);
+    flags.set(
+        SessionFlags::PEER_WRITE_RSP,
+        task.flags.contains(TaskFlags::FORCE_WRITE),
+    );
+    let fetched = mode.large || mode.out_op == Op::Read;
+    if task.kind == Kind::OneWayReq && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
+        // Nothing else would say when the peer has read the data.
+        flags.insert(SessionFlags::IMM_READ_RECEIPT);
+        task.flags.insert(TaskFlags::RECEIPT_NOW);
+    }
+    flags
+}
+
+fn transport_flags(task: &Task) -> TransportFlags {
+    if task.flags.contains(TaskFlags::FORCE_WRITE) {
+        TransportFlags::PEER_WRITE_RSP
+    } else if task.flags.contains(TaskFlags::LAST) {
+        TransportFlags::LAST_IN_BATCH
+    } else {
+        TransportFlags::empty()
+    }
+}
+
+/// A task's segment list as it goes on the wire.
+pub(crate) struct Sges<'a> {
+    pub(crate) list: &'a SegmentList,
+    pub(crate) extents: &'a [crate::entries::Extent],
+    pub(crate) at: u16,
+    pub(crate) count: u16,
+    /// With address and key; otherwise only lengths are told.
+    pub(crate) real: bool,
+}
+
+impl Iterator for Sges<'_> {
+    type Item = Sge;
+
+    fn next(&mut self) -> Option<Sge> {
+        if self.at >= self.count {
+            return None;
+        }
+        let segment = self.list.segment(self.extents, self.at);
+        self.at += 1;
+        let (addr, rkey) = if self.real {
+            (segment.addr, segment.rkey)
+        } else {
+            (0, 0)
+        };
+        Some(Sge {
+            addr,
+            len: segment.len,
+            rkey,
+        })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.count - self.at);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Sges<'_> {}

@@ -1,0 +1,402 @@
+//! From a message's last input to its outcome, its buffers' return, and its row's end.
+//! Table in `state/task.rs`, description in PROTOCOL.md 9.
+
+use super::Endpoint;
+use crate::entries::{ConnectionEvents, Ending, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::error::{Failure, Reason, WorkStatus};
+use crate::ids::NONE;
+use crate::state::task::{self, Action, Input, State};
+use crate::storage::Storage;
+use crate::table::{queue_pop, queue_push};
+use crate::timer::Timer;
+use crate::trace::Trace;
+use crate::wire::Kind;
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    #[inline]
+    pub(crate) fn task_input(&mut self, t: u32, input: Input) -> Action {
+        let row = self.task(t);
+        let from = row.state;
+        let (next, action) = task::lookup(from, input);
+        row.state = next;
+        if action == Action::Ignored {
+            self.g.counters.ignored_inputs += 1;
+        } else {
+            self.trace
+                .transition(3, t, from as u8, input as u8, next as u8);
+        }
+        action
+    }
+
+    /// Puts a task in its connection's list of all tasks.
+    #[inline]
+    pub(crate) fn link_task(&mut self, c: u32, t: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let head = row.tasks;
+        row.tasks = t;
+        if head != NONE {
+            tables.tasks[head as usize].prev = t;
+        }
+        let task = &mut tables.tasks[t as usize];
+        task.connection = c;
+        task.prev = NONE;
+        task.next = head;
+    }
+
+    #[inline]
+    fn unlink_task(&mut self, t: u32) {
+        let tables = self.s.tables();
+        let task = &tables.tasks[t as usize];
+        let (c, prev, next) = (task.connection, task.prev, task.next);
+        if prev == NONE {
+            tables.connections[c as usize].tasks = next;
+        } else {
+            tables.tasks[prev as usize].next = next;
+        }
+        if next != NONE {
+            tables.tasks[next as usize].prev = prev;
+        }
+    }
+
+    /// Puts a task in its connection's list of events.
+    #[inline]
+    pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
+        let tables = self.s.tables();
+        let task = &mut tables.tasks[t as usize];
+        task.events.insert(event);
+        let c = task.connection;
+        if !task.flags.contains(TaskFlags::EVENTS) {
+            task.flags.insert(TaskFlags::EVENTS);
+            let row = &mut tables.connections[c as usize];
+            queue_push!(tables.tasks, row.ev_head, row.ev_tail, event_next, t);
+        }
+        self.mark_events(c);
+    }
+
+    /// Gives a message its one outcome.
+    pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
+        let row = self.task(t);
+        debug_assert!(
+            row.ending == Ending::Open,
+            "task {t} ends twice: {:?}",
+            row.ending
+        );
+        row.ending = ending;
+        let held = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
+        let (c, timed) = (row.connection, row.timer != NONE);
+        let incoming = row.flags.contains(TaskFlags::INCOMING);
+        if held {
+            row.flags.insert(TaskFlags::LINGERS);
+            let memory = row.out.count > 0 || row.into.count > 0;
+            row.flags.set(TaskFlags::OWES_RETURN, memory);
+        }
+        let bytes = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+        if held {
+            self.connection(c).held += 1;
+        }
+        if timed {
+            self.disarm(Timer::Task(t));
+        }
+        if !incoming {
+            self.unqueue(c, bytes);
+        }
+        if !self.task(t).flags.contains(TaskFlags::SILENT) {
+            self.task_event(t, TaskEvents::MAIN);
+        }
+    }
+
+    /// A message no longer counts against its connection's queue limits.
+    fn unqueue(&mut self, c: u32, bytes: u64) {
+        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
+        let row = self.connection(c);
+        row.queued_messages -= 1;
+        row.queued_bytes -= bytes;
+        if row.wants_writable && row.queued_messages < messages_max && row.queued_bytes < bytes_max
+        {
+            row.wants_writable = false;
+            self.connection_event(c, ConnectionEvents::WRITABLE);
+        }
+    }
+
+    /// Takes a connection out of the line before its row is freed.
+    pub(crate) fn leave_blocked(&mut self, c: u32) {
+        let t = self.s.tables();
+        if !core::mem::take(&mut t.connections[c as usize].in_blocked) {
+            return;
+        }
+        let next = t.connections[c as usize].blocked_next;
+        let q = &mut self.g.blocked;
+        if q.head == c {
+            q.head = next;
+            if next == NONE {
+                q.tail = NONE;
+            }
+            return;
+        }
+        let mut at = q.head;
+        while t.connections[at as usize].blocked_next != c {
+            at = t.connections[at as usize].blocked_next;
+        }
+        t.connections[at as usize].blocked_next = next;
+        if next == NONE {
+            q.tail = at;
+        }
+    }
+
+    /// A task or slot is free: the first user in line hears of it.
+    pub(crate) fn wake_blocked(&mut self) {
+        if self.g.blocked.is_empty() {
+            return;
+        }
+        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
+            return;
+        }
+        let t = self.s.tables();
+        let q = &mut self.g.blocked;
+        let c = queue_pop!(t.connections, q.head, q.tail, blocked_next);
+        t.connections[c as usize].in_blocked = false;
+        self.connection_event(c, ConnectionEvents::WRITABLE);
+    }
+
+    /// A work request of a message is done.
+    pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
+        self.task(t).work -= 1;
+        let good = status == WorkStatus::Success;
+        match kind {
+            WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
+            WorkKind::Receipt => {}
+            WorkKind::Frame(_) if good => self.frame_done(t),
+            // The nexus goes down with a bad status, and the message with its connection.
+            WorkKind::Frame(_) => {}
+        }
+        self.maybe_return(t);
+        self.try_free(t);
+    }
+
+    fn frame_done(&mut self, t: u32) {
+        let row = self.task(t);
+        let slot = core::mem::replace(&mut row.slot, NONE);
+        let waits = match row.kind {
+            Kind::OneWayReq => row
+                .flags
+                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
+            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
+            _ => true,
+        };
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        let input = if waits {
+            Input::SendDoneHeld
+        } else {
+            Input::SendDone
+        };
+        if self.task_input(t, input) == Action::Complete {
+            self.finish(t, Ending::Good);
+        }
+    }
+
+    /// A message that was not posted yet never will be.
+    pub(crate) fn never_sent(&mut self, t: u32, reason: Reason) {
+        if self.task_input(t, Input::Flush) == Action::GiveUp {
+            self.finish(t, Ending::Failed(Failure::NeverSent(reason)));
+        }
+    }
+
+    /// The connection of a message ended.
+    pub(crate) fn flush_task(&mut self, t: u32) {
+        let row = self.task(t);
+        let (c, state) = (row.connection, row.state);
+        let reason = self.connection(c).reason;
+        match self.task_input(t, Input::Flush) {
+            Action::GiveUp => {
+                let never = matches!(state, State::Queued | State::Answering);
+                let failure = if never {
+                    Failure::NeverSent(reason)
+                } else {
+                    Failure::ConnectionEnded(reason)
+                };
+                self.finish(t, Ending::Failed(failure));
+            }
+            Action::Return => {
+                self.maybe_return(t);
+                self.try_free(t);
+            }
+            Action::Hold => self.orphan(t, reason),
+            Action::Drop => self.drop_fetch(t, reason),
+            _ if self.task(t).flags.contains(TaskFlags::USER) => self.orphan(t, reason),
+            _ => {}
+        }
+    }
+
+    /// A message in the user's hands outlives its connection; its slots are no longer counted to
+    /// the transport connection, which may be gone by the time they come back.
+    fn orphan(&mut self, t: u32, reason: Reason) {
+        let row = self.task(t);
+        row.closed = reason;
+        row.nexus = NONE;
+        let incoming = if row.flags.contains(TaskFlags::INCOMING) {
+            t
+        } else {
+            NONE
+        };
+        let answer = row.answer;
+        self.uncount_slot(incoming);
+        self.uncount_slot(answer);
+        let row = self.task(t);
+        if row.flags.contains(TaskFlags::EVENTS) {
+            // The user still has to hear of it.
+            row.flags.insert(TaskFlags::ORPHAN_LATER);
+        } else {
+            self.orphan_now(t);
+        }
+    }
+
+    pub(crate) fn orphan_now(&mut self, t: u32) {
+        self.unlink_task(t);
+        let row = self.task(t);
+        row.flags.insert(TaskFlags::ORPHAN);
+        row.flags.remove(TaskFlags::ORPHAN_LATER);
+        row.connection = NONE;
+    }
+
+    fn uncount_slot(&mut self, slot: u32) {
+        if slot == NONE {
+            return;
+        }
+        let tables = self.s.tables();
+        let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
+        if n != NONE {
+            self.nexus(n).held -= 1;
+            self.mark_ready(n);
+        }
+    }
+
+    /// When nobody holds a part of an ended message any more, its buffers are the user's.
+    pub(crate) fn maybe_return(&mut self, t: u32) {
+        let row = self.task(t);
+        let waits = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
+        if waits || !row.flags.contains(TaskFlags::LINGERS) {
+            return;
+        }
+        row.flags.remove(TaskFlags::LINGERS);
+        let owes = row.flags.contains(TaskFlags::OWES_RETURN);
+        row.flags.remove(TaskFlags::OWES_RETURN);
+        let c = row.connection;
+        self.connection(c).held -= 1;
+        if owes {
+            self.task_event(t, TaskEvents::RETURNED);
+        }
+        self.settle(c);
+    }
+
+    /// Ends a task's row when nothing refers to it any more.
+    pub(crate) fn try_free(&mut self, t: u32) {
+        let row = self.task(t);
+        let busy = TaskFlags::QUEUED
+            | TaskFlags::EVENTS
+            | TaskFlags::HELD_BACK
+            | TaskFlags::USER
+            | TaskFlags::LINGERS
+            | TaskFlags::PEER_HOLDS;
+        if row.state != State::Ended || row.work > 0 || row.flags.intersects(busy) {
+            return;
+        }
+        let orphan = row.flags.contains(TaskFlags::ORPHAN);
+        let (slot, answer) = (row.slot, row.answer);
+        let (out, into) = (row.out, row.into);
+        if !orphan {
+            self.unlink_task(t);
+        }
+        if out.extent != NONE || into.extent != NONE {
+            self.give_list(out);
+            self.give_list(into);
+        }
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if answer != NONE {
+            self.free_incoming(answer);
+        }
+        self.task(t).state = State::Vacant;
+        if t < self.g.config.rx_slots {
+            self.free_incoming(t);
+        } else {
+            let tables = self.s.tables();
+            self.g.tasks.give(tables.tasks, t);
+            self.wake_blocked();
+        }
+    }
+
+    /// A receive slot that held a message is free again.
+    pub(crate) fn free_incoming(&mut self, slot: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.tasks[slot as usize];
+        row.generation = row.generation.wrapping_add(1);
+        row.flags = TaskFlags::empty();
+        row.state = State::Vacant;
+        let n = tables.slots[slot as usize].nexus;
+        debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
+        self.free_slot(slot);
+        if n != NONE {
+            self.nexus(n).held -= 1;
+            self.mark_ready(n);
+        }
+    }
+
+    /// A receive slot that held a setup request of a session.
+    pub(crate) fn drop_incoming(&mut self, slot: u32) {
+        self.free_incoming(slot);
+    }
+
+    /// The transport connection is gone: the peer cannot reach anything any more.
+    pub(crate) fn end_held_tasks(&mut self, n: u32) {
+        let mut c = self.nexus(n).connections;
+        while c != NONE {
+            let next = self.connection(c).nexus_next;
+            self.connection(c).held += 1;
+            let mut t = self.connection(c).tasks;
+            while t != NONE {
+                let row = self.task(t);
+                let follow = row.next;
+                row.flags.remove(TaskFlags::PEER_HOLDS);
+                self.maybe_return(t);
+                self.try_free(t);
+                t = follow;
+            }
+            self.connection(c).held -= 1;
+            self.settle(c);
+            c = next;
+        }
+        debug_assert_eq!(
+            self.nexus(n).connections,
+            NONE,
+            "a connection stays on a freed nexus"
+        );
+    }
+
+    /// A message's deadline passed.
+    pub(crate) fn task_deadline(&mut self, t: u32) {
+        if self.task_input(t, Input::Expire) == Action::GiveUp {
+            self.finish(t, Ending::TimedOut);
+        }
+    }
+
+    /// The queues of an ending connection: nothing in them will be sent.
+    pub(crate) fn flush_queues(&mut self, c: u32) {
+        loop {
+            let tables = self.s.tables();
+            let row = &mut tables.connections[c as usize];
+            let t = if row.req_head != NONE {
+                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next)
+            } else if row.rsp_head != NONE {
+                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next)
+            } else {
+                return;
+            };
+            tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+            self.try_free(t);
+        }
+    }
+}

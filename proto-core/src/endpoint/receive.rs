@@ -1,0 +1,399 @@
+//! Completions and the frames in them: whose they are, and what that frame may be now.
+
+use super::Endpoint;
+use super::session::{Keep, PortalBuffer};
+use crate::entries::{Awaited, Frames, SlotUse};
+use crate::error::{Reason, WorkStatus};
+use crate::ids::NONE;
+use crate::input::Completion;
+use crate::memory::{SlotId, Slots};
+use crate::state::connection::Input as ConnectionInput;
+use crate::state::nexus::{Action, Input};
+use crate::storage::Storage;
+use crate::time::Instant;
+use crate::timer::Timer;
+use crate::trace::Trace;
+use crate::wire::{
+    Bounds, CreditNop, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck, Request,
+    Response, Violation, What, peek_kind,
+};
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// Takes a work completion. One that belongs to nothing that is posted is counted as stale
+    /// and ignored.
+    #[inline]
+    pub fn handle_completion(
+        &mut self,
+        now: Instant,
+        completion: Completion,
+        slots: &mut impl Slots,
+    ) {
+        self.set_now(now);
+        if completion.wr.is_recv() {
+            self.receive_done(completion, slots);
+        } else {
+            self.send_done(completion);
+        }
+    }
+
+    fn stale(&mut self) {
+        self.g.counters.stale += 1;
+        self.trace.mark("stale completion ignored");
+    }
+
+    fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
+        let slot = completion.wr.index();
+        let rx_slots = self.g.config.rx_slots;
+        let row = self.s.tables().slots.get(slot as usize);
+        let posted = row.filter(|row| {
+            slot < rx_slots && row.usage == SlotUse::Posted && completion.wr.matches(row.generation)
+        });
+        let Some(n) = posted.map(|row| row.nexus) else {
+            self.stale();
+            return;
+        };
+        self.unpost(n, slot);
+        match completion.status {
+            WorkStatus::Success => {
+                self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
+                self.nexus(n).held += 1;
+                self.on_frame(n, slot, completion.len, slots);
+            }
+            status => {
+                self.g.counters.flushed += 1;
+                self.free_slot(slot);
+                if status != WorkStatus::Flushed {
+                    self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
+                }
+            }
+        }
+        self.check_drained(n);
+    }
+
+    fn send_done(&mut self, completion: Completion) {
+        let w = completion.wr.index();
+        let live = completion.wr.is_send();
+        let row = self.s.tables().work.get(w as usize);
+        let row = row.filter(|row| live && row.live && completion.wr.matches(row.generation));
+        let Some(n) = row.map(|row| row.nexus) else {
+            self.stale();
+            return;
+        };
+        // A queue completes in order: what was posted before and not signalled is done too.
+        while self.nexus(n).sq_head != w {
+            self.pop_work(n, WorkStatus::Success);
+        }
+        let status = completion.status;
+        self.pop_work(n, status);
+        match status {
+            WorkStatus::Success => self.mark_ready(n),
+            status => {
+                self.g.counters.flushed += u64::from(status == WorkStatus::Flushed);
+                self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
+            }
+        }
+        self.check_drained(n);
+    }
+
+    /// One assembled frame in a receive slot.
+    pub(crate) fn on_frame(&mut self, n: u32, slot: u32, len: u32, slots: &mut impl Slots) {
+        let keep = match self.frame(n, slot, len, slots) {
+            Ok(keep) => keep,
+            Err(violation) => {
+                self.g.counters.violations += 1;
+                let reason = Reason::Violation(violation);
+                self.nexus_input(n, Input::Fail, Some(reason));
+                Keep::No
+            }
+        };
+        if keep == Keep::No {
+            self.nexus(n).held -= 1;
+            self.free_slot(slot);
+        }
+        self.mark_ready(n);
+    }
+
+    fn bounds(&self) -> Bounds {
+        let config = &self.g.config;
+        Bounds {
+            frame_max: config.buffer_size,
+            max_in_sges: config.sge_max,
+            max_out_sges: config.sge_max,
+            header_max: config.header_max,
+        }
+    }
+
+    fn frame(
+        &mut self,
+        n: u32,
+        slot: u32,
+        len: u32,
+        slots: &mut impl Slots,
+    ) -> Result<Keep, Violation> {
+        let framing = self.nexus(n).framing;
+        let bytes = slots.slot(SlotId(slot));
+        let bytes = &bytes[..bytes.len().min(len as usize)];
+        let (kind, _) = peek_kind(bytes, framing)?;
+        self.g.counters.frames_received += 1;
+        match kind {
+            Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
+            Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
+            _ => {}
+        }
+        match self.nexus_input(n, Input::Frame, unexpected(kind)) {
+            Action::Deliver => {}
+            _ => return Ok(Keep::No),
+        }
+        let rdma = framing == Framing::Rdma;
+        match kind {
+            Kind::CreditNop => self.on_nop(n, bytes),
+            Kind::ReadAck => {
+                let ack = ReadAck::parse(bytes)?;
+                self.on_read_ack(n, ack.rtid)
+            }
+            _ if kind.is_request() => {
+                let request = Request::parse(bytes, framing, &self.bounds())?;
+                if rdma {
+                    let head = &request.head;
+                    self.took_credit(n)?;
+                    self.transport_sn(n, head.sn)?;
+                    self.add_credits(n, head.credits, 64)?;
+                }
+                match kind {
+                    Kind::MsgReq | Kind::OneWayReq => self.on_message(n, slot, &request),
+                    Kind::SessionSetupReq => self.on_setup_request(n, slot, &request),
+                    Kind::HelloReq => self.on_hello(n, &request),
+                    _ => self.on_control_request(n, &request),
+                }
+            }
+            _ => {
+                let response = Response::parse(bytes, framing, &self.bounds())?;
+                if rdma {
+                    let head = &response.head;
+                    self.took_credit(n)?;
+                    self.transport_sn(n, head.sn)?;
+                    self.add_credits(n, head.credits, 64)?;
+                }
+                match kind {
+                    Kind::MsgRsp | Kind::OneWayRsp => self.on_response(n, slot, &response),
+                    Kind::SessionSetupRsp => {
+                        let mut portal = PortalBuffer::EMPTY;
+                        let keep = self.on_setup_response(n, slot, &response, &mut portal)?;
+                        if let Some(c) = portal.connection() {
+                            self.move_connection(c, &portal, slots);
+                        }
+                        Ok(keep)
+                    }
+                    _ => self.on_control_response(n, &response),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn transport_sn(&mut self, n: u32, sn: u16) -> Result<(), Violation> {
+        let row = self.nexus(n);
+        if sn != row.rx_sn {
+            return Err(Violation::new(What::TransportSn, 60, sn.into()));
+        }
+        row.rx_sn = sn.wrapping_add(1);
+        Ok(())
+    }
+
+    fn on_nop(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
+        let nop = CreditNop::parse(bytes)?;
+        self.took_credit(n)?;
+        if nop.sn != self.nexus(n).rx_sn {
+            return Err(Violation::new(What::TransportSn, 18, nop.sn.into()));
+        }
+        self.add_credits(n, nop.credits, 22)?;
+        self.g.counters.nops_received += 1;
+        Ok(Keep::No)
+    }
+
+    /// NEXUS_SETUP_REQ at the server.
+    fn on_nexus_setup(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
+        let framing = self.nexus(n).framing;
+        let setup = NexusSetupRequest::parse(bytes, framing.dialect())?;
+        let config = &self.g.config;
+        let own_rq = config.rq_depth;
+        let own_sq = config.sge_max + 1;
+        let reconnect = setup.flags & crate::wire::NEXUS_RECONNECT != 0;
+        if !self.nexus(n).server {
+            self.nexus_input(n, Input::SetupReq, unexpected(Kind::NexusSetupReq));
+            return Ok(Keep::No);
+        }
+        if framing == Framing::Rdma {
+            self.took_credit(n)?;
+        }
+        let row = self.nexus(n);
+        let params = setup.params;
+        row.frame_max = row
+            .frame_max
+            .min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
+        row.peer_in_sges = sges(params.max_in_sges);
+        row.peer_out_sges = sges(params.max_out_sges);
+        row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
+        row.rq_depth = params.rq_depth.max(own_sq).min(own_rq);
+        row.sq_window = params.sq_depth.max(own_rq);
+        row.cid = n + 1;
+        if reconnect {
+            // There is nothing to come back to: the answer that libxio gives for an unknown id.
+            row.refuse_status = crate::wire::status::UNSUCCESSFUL;
+        }
+        let refused = row.refuse_status != 0;
+        let input = if refused {
+            Input::SetupRefused
+        } else {
+            Input::SetupReq
+        };
+        self.nexus_input(n, input, unexpected(Kind::NexusSetupReq));
+        Ok(Keep::No)
+    }
+
+    /// NEXUS_SETUP_RSP at the client.
+    fn on_nexus_answer(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
+        let framing = self.nexus(n).framing;
+        let setup = NexusSetupResponse::parse(bytes, framing.dialect())?;
+        let rdma = framing == Framing::Rdma;
+        if setup.status != 0 {
+            let reason = Reason::SetupRefused(setup.status);
+            self.nexus_input(n, Input::SetupRefused, Some(reason));
+            return Ok(Keep::No);
+        }
+        if rdma && !self.nexus(n).server {
+            self.took_credit(n)?;
+        }
+        let min = self.g.config.min_grant;
+        let row = self.nexus(n);
+        let params = setup.params;
+        row.frame_max = row
+            .frame_max
+            .min(u32::try_from(params.buffer_size).unwrap_or(u32::MAX));
+        row.peer_in_sges = sges(params.max_in_sges);
+        row.peer_out_sges = sges(params.max_out_sges);
+        row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
+        row.cid = setup.cid;
+        if rdma {
+            row.rq_depth = params.rq_depth;
+            row.sq_window = params.sq_depth;
+            row.peer_grant_small = params.credits < min.min(3);
+            self.add_credits(n, params.credits, 28)?;
+        }
+        self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
+        Ok(Keep::No)
+    }
+
+    /// FIN, keepalive, application credits and cancel from the peer.
+    fn on_control_request(&mut self, n: u32, request: &Request<'_>) -> Result<Keep, Violation> {
+        let kind = request.kind;
+        if kind == Kind::CancelReq {
+            // Well-formed, and meant for something that this side does not offer: not answered,
+            // as libxio dies of an answer.
+            request.cancel()?;
+            self.g.counters.cancels_ignored += 1;
+            return Ok(Keep::No);
+        }
+        let Some(c) = self.session_connection(n, request.session.dest_session, kind)? else {
+            return Ok(Keep::No);
+        };
+        let ltid = request.head.ltid;
+        self.connection(c).heard = true;
+        match kind {
+            Kind::FinReq => {
+                self.connection(c).fin_rtid = ltid;
+                let peer = Some(Reason::PeerClosed);
+                self.connection_input(c, ConnectionInput::FinReq, peer);
+            }
+            Kind::KeepaliveReq => {
+                let row = self.connection(c);
+                row.keepalive_rtid = ltid;
+                row.frames.insert(Frames::KEEPALIVE_RSP);
+                self.mark_tx(c);
+            }
+            Kind::AckReq => self.on_ack_request(c, request),
+            _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
+        }
+        Ok(Keep::No)
+    }
+
+    fn on_control_response(&mut self, n: u32, response: &Response<'_>) -> Result<Keep, Violation> {
+        let kind = response.kind;
+        let what = match kind {
+            Kind::HelloRsp => Awaited::HELLO,
+            Kind::FinRsp => Awaited::FIN,
+            Kind::KeepaliveRsp => Awaited::KEEPALIVE,
+            Kind::CancelRsp => {
+                response.cancel()?;
+                self.g.counters.cancels_ignored += 1;
+                return Ok(Keep::No);
+            }
+            _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
+        };
+        let Some(c) = self.awaiting(n, response.head.rtid, what)? else {
+            return Ok(Keep::No);
+        };
+        self.connection(c).heard = true;
+        match kind {
+            Kind::HelloRsp => self.connection_input(c, ConnectionInput::HelloAccepted, None),
+            Kind::FinRsp => {
+                let reason = self.connection(c).reason;
+                self.connection_input(c, ConnectionInput::FinRsp, Some(reason));
+            }
+            _ => {
+                self.connection(c).probes = 0;
+                if let Some(keepalive) = self.g.config.keepalive {
+                    self.arm_after(Timer::Keepalive(c), keepalive.time);
+                }
+            }
+        }
+        Ok(Keep::No)
+    }
+
+    /// The connection that a request-class frame on a nexus is for. `None`: its life is over, the
+    /// frame is late.
+    pub(crate) fn session_connection(
+        &mut self,
+        n: u32,
+        dest: u32,
+        kind: Kind,
+    ) -> Result<Option<u32>, Violation> {
+        let tables = self.s.tables();
+        let first = tables.nexuses[n as usize].connections;
+        if first != NONE && tables.connections[first as usize].own_session == dest {
+            return Ok(Some(first));
+        }
+        if let Some(s) = self.find_wire_session(dest) {
+            let mut c = self.session(s).connections;
+            while c != NONE {
+                let row = self.connection(c);
+                if row.nexus == n {
+                    return Ok(Some(c));
+                }
+                c = row.session_next;
+            }
+        }
+        let (endpoint, index) = crate::tid::split_session(dest);
+        let sessions = self.s.tables().sessions;
+        let was_ours = endpoint == self.g.config.endpoint
+            && sessions
+                .get(index as usize)
+                .is_some_and(|s| s.generation > 0 || s.own_id == dest);
+        let late = self.nexus(n).late_allowed;
+        if was_ours || late || kind == Kind::FinReq {
+            self.g.counters.late += 1;
+            self.trace.mark("stale session frame ignored");
+            return Ok(None);
+        }
+        Err(Violation::new(What::UnknownSession, 16, dest.into()))
+    }
+}
+
+fn unexpected(kind: Kind) -> Option<Reason> {
+    let violation = Violation::new(What::UnexpectedKind, 4, kind.word().into());
+    Some(Reason::Violation(violation))
+}
+
+fn sges(count: u32) -> u16 {
+    count.min(256) as u16
+}

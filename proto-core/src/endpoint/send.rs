@@ -1,0 +1,499 @@
+//! Messages that users hand over: requests, one-ways, responses; and what they give back.
+
+use super::Endpoint;
+use crate::entries::{SegmentList, SlotUse, Task, TaskFlags, Transfer};
+use crate::error::{CommandError, Length, Resource};
+use crate::ids::{ConnectionId, NONE, TaskId};
+use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
+use crate::state::connection;
+use crate::state::task::{Action, Input, State};
+use crate::storage::Storage;
+use crate::table::queue_push;
+use crate::time::Instant;
+use crate::timer::Timer;
+use crate::trace::Trace;
+use crate::wire::{Dialect, Kind, Op};
+
+/// What is sent: an application header, and data.
+///
+/// Header and copied data lie in a slot from [`Config::headroom`](crate::Config::headroom) on,
+/// header first; data in user memory is gathered behind them.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Message<'a> {
+    /// A slot from [`Endpoint::reserve_slot`], or `None` when there is neither header nor copied
+    /// data.
+    pub slot: Option<SlotId>,
+    /// Bytes of application header in the slot.
+    pub header_len: u16,
+    /// Bytes of data in the slot, behind the header; they always travel inline.
+    pub slot_data: u32,
+    /// Data in user memory.
+    pub data: &'a [Segment],
+    /// Comes back in the events of the message.
+    pub user: u64,
+}
+
+/// What else a request or one-way may ask for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct RequestOptions<'a> {
+    /// Buffers for the response's data. A response that fits a frame may stay in its slot and
+    /// leave them untouched. Segments without address say only how much is expected.
+    pub into: &'a [Segment],
+    /// Ask for a read receipt.
+    pub receipt: bool,
+    /// Let the peer READ the data even if it would fit a frame.
+    pub force_read: bool,
+    /// Let the peer WRITE the response even if it would fit a frame.
+    pub force_write: bool,
+    /// The outcome comes by then.
+    pub deadline: Option<Instant>,
+    /// Tells the peer that more of a batch follows.
+    pub more_in_batch: bool,
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// Takes a slot to write a header or small data into, from the headroom on.
+    ///
+    /// # Errors
+    /// `Full` when only the protocol's own reserve is left; `connection` then gets a `Writable`.
+    pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
+        let c = self.find_connection(connection)?;
+        let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
+        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        Ok(SlotId(slot))
+    }
+
+    /// Gives a reserved slot back unused.
+    ///
+    /// # Errors
+    /// `BadSlot` when it is not reserved.
+    pub fn return_slot(&mut self, slot: SlotId) -> Result<(), CommandError> {
+        self.check_slot(slot)?;
+        self.free_slot(slot.0);
+        Ok(())
+    }
+
+    /// Sends a request. Its outcome is one of `Response`, `Failed`, `TimedOut`, `Cancelled`.
+    ///
+    /// # Errors
+    /// `Closed` on a connection that is closing, `Full` (a `Writable` event follows), `TooLong`,
+    /// `BadSlot`. Nothing changed; the slot is still the caller's.
+    pub fn send(
+        &mut self,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Result<TaskId, CommandError> {
+        self.submit(Kind::MsgReq, connection, message, options)
+    }
+
+    /// Sends a one-way message. Its outcome is `Sent`, or `Delivered` with a receipt; or one of
+    /// the bad ones.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_one_way(
+        &mut self,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Result<TaskId, CommandError> {
+        self.submit(Kind::OneWayReq, connection, message, options)
+    }
+
+    fn submit(
+        &mut self,
+        kind: Kind,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Result<TaskId, CommandError> {
+        let c = self.find_connection(connection)?;
+        self.sendable(c).map_err(CommandError::Closed)?;
+        if kind == Kind::OneWayReq && !options.into.is_empty() {
+            return Err(CommandError::BadValue("room for the answer to a one-way"));
+        }
+        let bytes = self.check_message(c, message)?;
+        self.check_segments(c, options.into, Length::OfferedBuffers)?;
+        self.check_queue(c, bytes)?;
+        let t = self.take_task(c)?;
+        if let Err(error) = self.fill_task(t, message, Some(options.into)) {
+            self.give_task(t);
+            self.block(c);
+            return Err(error);
+        }
+        let row = self.task(t);
+        row.kind = kind;
+        row.flags.set(TaskFlags::RECEIPT, options.receipt);
+        row.flags.set(TaskFlags::LAST, !options.more_in_batch);
+        row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
+        row.force_read = options.force_read;
+        row.connection = c;
+        self.task_input(t, Input::Submit);
+        self.link_task(c, t);
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        row.queued_messages += 1;
+        row.queued_bytes += bytes;
+        queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
+        tables.tasks[t as usize].flags.insert(TaskFlags::QUEUED);
+        if let Some(deadline) = options.deadline {
+            self.arm(Timer::Task(t), deadline);
+        }
+        self.mark_tx(c);
+        Ok(self.task_id(t))
+    }
+
+    /// Answers a request. The outcome is `Sent` or `Failed`; the request needs no `release`.
+    ///
+    /// # Errors
+    /// `WrongState` when it is answered already or no request, `Closed` when its connection can
+    /// no longer carry the answer (release it then), `TooLong` when the requester offered no room
+    /// and cannot READ, `Full`, `BadSlot`.
+    pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
+        let t = self.find_task(request)?;
+        let row = self.task(t);
+        if row.kind != Kind::MsgReq || !row.flags.contains(TaskFlags::INCOMING) {
+            return Err(CommandError::WrongState("not a received request"));
+        }
+        if row.state != State::Delivered || !row.flags.contains(TaskFlags::USER) {
+            return Err(CommandError::WrongState("request is answered already"));
+        }
+        let (c, orphan) = (row.connection, row.flags.contains(TaskFlags::ORPHAN));
+        if orphan {
+            return Err(CommandError::Closed(row.closed));
+        }
+        let state = self.connection(c).state;
+        if !matches!(
+            state,
+            connection::State::Online | connection::State::FinWait1
+        ) {
+            return Err(CommandError::Closed(self.connection(c).reason));
+        }
+        self.check_message(c, message)?;
+        self.check_offer(t, message)?;
+        self.fill_task(t, message, None).inspect_err(|_| self.block(c))?;
+        self.task_input(t, Input::Respond);
+        self.connection(c).unanswered -= 1;
+        let row = self.task(t);
+        row.flags.remove(TaskFlags::USER);
+        row.flags.insert(TaskFlags::RESPONSE);
+        row.transfer = Transfer { posted: 0, done: 0, total: 0 };
+        self.queue_response(c, t);
+        Ok(())
+    }
+
+    /// Gives a message up. What was not sent yet never is; what was sent gets `Cancelled` at
+    /// once, and an answer that still comes is dropped. `Cancelled` is the outcome, unless the
+    /// message has one already.
+    ///
+    /// # Errors
+    /// `Unknown`, or `WrongState` for what is not an outgoing message.
+    pub fn cancel(&mut self, task: TaskId) -> Result<(), CommandError> {
+        let t = self.find_task(task)?;
+        if self.task(t).flags.contains(TaskFlags::INCOMING) {
+            return Err(CommandError::WrongState("not an outgoing message"));
+        }
+        if self.task_input(t, Input::Cancel) == Action::GiveUp {
+            self.finish(t, crate::entries::Ending::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Puts a received message's answer or receipt in its connection's queue.
+    pub(crate) fn queue_response(&mut self, c: u32, t: u32) {
+        let tables = self.s.tables();
+        let task = &mut tables.tasks[t as usize];
+        if !task.flags.contains(TaskFlags::QUEUED) {
+            task.flags.insert(TaskFlags::QUEUED);
+            let row = &mut tables.connections[c as usize];
+            queue_push!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
+        }
+        self.mark_tx(c);
+    }
+
+    /// Gives a received message, a response or a setup answer back: its slot is free for the next
+    /// receive. A request that is released instead of answered stays unanswered at its sender.
+    ///
+    /// # Errors
+    /// `Unknown`; `WrongState` when there is nothing to give back (yet).
+    pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
+        let t = self.find_task(task)?;
+        let row = self.task(t);
+        let main = row.events.contains(crate::entries::TaskEvents::MAIN);
+        if !row.flags.contains(TaskFlags::USER) || main {
+            return Err(CommandError::WrongState("nothing to give back"));
+        }
+        row.flags.remove(TaskFlags::USER);
+        let (c, orphan, kind) = (
+            row.connection,
+            row.flags.contains(TaskFlags::ORPHAN),
+            row.kind,
+        );
+        let incoming = row.flags.contains(TaskFlags::INCOMING);
+        if incoming {
+            if kind == Kind::MsgReq && !orphan {
+                self.connection(c).unanswered -= 1;
+            }
+            self.task_input(t, Input::Release);
+        }
+        if !orphan {
+            self.owe(c, t);
+        }
+        self.try_free(t);
+        Ok(())
+    }
+
+    fn check_slot(&mut self, slot: SlotId) -> Result<(), CommandError> {
+        match self.s.tables().slots.get(slot.0 as usize) {
+            Some(row) if row.usage == SlotUse::Reserved => Ok(()),
+            _ => Err(CommandError::BadSlot(slot.0)),
+        }
+    }
+
+    /// Bytes of the message, when it is one that can ever be sent.
+    fn check_message(&mut self, c: u32, message: &Message<'_>) -> Result<u64, CommandError> {
+        let config = &self.g.config;
+        let (own_max, data_max) = (config.header_max, config.inline_data_max);
+        let payload_max = config.payload_max;
+        match message.slot {
+            Some(slot) => self.check_slot(slot)?,
+            None if message.header_len > 0 || message.slot_data > 0 => {
+                return Err(CommandError::BadValue(
+                    "header or copied data without a slot",
+                ));
+            }
+            None => {}
+        }
+        let n = self.connection(c).nexus;
+        let peer_max = if n == NONE {
+            0
+        } else {
+            self.nexus(n).peer_header_max
+        };
+        let max = if peer_max == 0 {
+            own_max
+        } else {
+            own_max.min(peer_max)
+        };
+        if message.header_len > max {
+            let len = message.header_len.into();
+            return Err(CommandError::TooLong {
+                what: Length::Header,
+                len,
+                max: max.into(),
+            });
+        }
+        let gathered = self.check_segments(c, message.data, Length::Data)?;
+        let data = gathered + u64::from(message.slot_data);
+        let max = if message.slot_data > 0 {
+            data_max.into()
+        } else {
+            payload_max
+        };
+        if data > max {
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: data,
+                max,
+            });
+        }
+        Ok(data + u64::from(message.header_len))
+    }
+
+    fn check_segments(
+        &mut self,
+        c: u32,
+        segments: &[Segment],
+        what: Length,
+    ) -> Result<u64, CommandError> {
+        if segments.is_empty() {
+            return Ok(0);
+        }
+        let n = self.connection(c).nexus;
+        let peer = if n == NONE {
+            0
+        } else if what == Length::Data {
+            self.nexus(n).peer_in_sges
+        } else {
+            self.nexus(n).peer_out_sges
+        };
+        let own = self.g.config.sge_max;
+        let max = if peer == 0 { own } else { own.min(peer) };
+        let len = segments.len() as u64;
+        if len > max.into() {
+            return Err(CommandError::TooLong {
+                what: Length::Segments,
+                len,
+                max: max.into(),
+            });
+        }
+        if segments.iter().any(|s| s.len == 0) {
+            return Err(CommandError::BadValue("segment of zero bytes"));
+        }
+        let total = segments.iter().map(|s| u64::from(s.len)).sum();
+        let max = self.g.config.payload_max;
+        if total > max {
+            return Err(CommandError::TooLong {
+                what,
+                len: total,
+                max,
+            });
+        }
+        Ok(total)
+    }
+
+    fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
+        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
+        let flow_control = self.g.config.flow_control;
+        let row = self.connection(c);
+        let too_many = row.queued_messages >= messages_max;
+        let too_much = row.queued_bytes > 0 && row.queued_bytes + bytes > bytes_max;
+        if !too_many && !too_much {
+            return Ok(());
+        }
+        row.wants_writable = true;
+        if flow_control && row.peer_messages == 0 {
+            return Err(CommandError::NoCredit);
+        }
+        Err(CommandError::Full(Resource::Queue))
+    }
+
+    /// On a stream an answer that does not fit a frame needs room at the requester.
+    fn check_offer(&mut self, t: u32, message: &Message<'_>) -> Result<(), CommandError> {
+        let row = self.task(t);
+        let (n, room, write) = (row.nexus, row.offer_total, row.offer_write);
+        let data: u64 = message.data.iter().map(|s| u64::from(s.len)).sum();
+        let data = data + u64::from(message.slot_data);
+        if self.response_op(t, message.header_len, message.data.len() as u16, data) == Op::Send {
+            return Ok(());
+        }
+        let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
+        let max = if write { room } else { 0 };
+        if (stream || write) && data > max {
+            return Err(CommandError::TooLong {
+                what: Length::OfferedBuffers,
+                len: data,
+                max,
+            });
+        }
+        if message.slot_data > 0 {
+            let max = 0;
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: data,
+                max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Fills in what is sent. On an error nothing is held.
+    fn fill_task(
+        &mut self,
+        t: u32,
+        message: &Message<'_>,
+        into: Option<&[Segment]>,
+    ) -> Result<(), CommandError> {
+        let slot = match message.slot {
+            Some(slot) => slot.0,
+            None => self.take_user_slot()?,
+        };
+        let out = match self.take_list(message.data) {
+            Ok(out) => out,
+            Err(error) => {
+                if message.slot.is_none() {
+                    self.free_slot(slot);
+                }
+                return Err(error);
+            }
+        };
+        let into = match into.map(|into| self.take_list(into)).transpose() {
+            Ok(into) => into,
+            Err(error) => {
+                self.give_list(out);
+                if message.slot.is_none() {
+                    self.free_slot(slot);
+                }
+                return Err(error);
+            }
+        };
+        self.s.tables().slots[slot as usize].usage = SlotUse::Taken;
+        let row = self.task(t);
+        row.slot = slot;
+        row.header_len = message.header_len;
+        row.slot_data = message.slot_data;
+        row.out = out;
+        if let Some(into) = into {
+            row.into = into;
+        }
+        row.user = message.user;
+        Ok(())
+    }
+
+    /// Copies a segment list into a task, with extents when it is long.
+    pub(crate) fn take_list(&mut self, segments: &[Segment]) -> Result<SegmentList, CommandError> {
+        let mut list = SegmentList::EMPTY;
+        if segments.is_empty() {
+            return Ok(list);
+        }
+        list.count = segments.len() as u16;
+        list.total = segments.iter().map(|s| u64::from(s.len)).sum();
+        let (inline, rest) = segments.split_at(segments.len().min(SEGMENTS_INLINE));
+        list.inline[..inline.len()].copy_from_slice(inline);
+        let t = self.s.tables();
+        // Chained from the back, so that each new extent only has to know its follower.
+        for chunk in rest.chunks(crate::entries::Extent::SEGMENTS).rev() {
+            let Some(e) = self.g.extents.take(t.extents) else {
+                self.give_list(list);
+                return Err(CommandError::Full(Resource::Extents));
+            };
+            let row = &mut t.extents[e as usize];
+            row.segments[..chunk.len()].copy_from_slice(chunk);
+            row.next_free = list.extent;
+            list.extent = e;
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn give_list(&mut self, list: SegmentList) {
+        let t = self.s.tables();
+        let mut e = list.extent;
+        while e != NONE {
+            let next = t.extents[e as usize].next_free;
+            self.g.extents.give(t.extents, e);
+            e = next;
+        }
+    }
+
+    /// Takes a row for an outgoing message.
+    fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
+        let t = self.s.tables();
+        let Some(index) = self.g.tasks.take(t.tasks) else {
+            self.block(c);
+            return Err(CommandError::Full(Resource::Tasks));
+        };
+        let row = &mut t.tasks[index as usize];
+        *row = Task {
+            generation: row.generation,
+            ..Task::VACANT
+        };
+        Ok(index)
+    }
+
+    fn give_task(&mut self, t: u32) {
+        let tables = self.s.tables();
+        self.g.tasks.give(tables.tasks, t);
+    }
+
+    /// The user of this connection hears when a task or slot is free.
+    fn block(&mut self, c: u32) {
+        let t = self.s.tables();
+        let row = &mut t.connections[c as usize];
+        if !row.in_blocked {
+            row.in_blocked = true;
+            let q = &mut self.g.blocked;
+            queue_push!(t.connections, q.head, q.tail, blocked_next, c);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Deadlines.
+
+use super::Endpoint;
+use crate::entries::TaskFlags;
+use crate::state::task::State;
+use crate::storage::Storage;
+use crate::time::Instant;
+use crate::timer::{self, Timer};
+use crate::trace::Trace;
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest, or `None`
+    /// when nothing waits for time to pass.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let first = self.s.view().timers.first()?;
+        (self.g.timers > 0).then(|| Instant::from_nanos(first.at))
+    }
+
+    /// Does what is due at `now`. Calling it early is no error and does nothing.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.set_now(now);
+        let now = self.g.now.as_nanos();
+        while let Some(timer) = timer::pop_due(&mut self.s.tables(), &mut self.g.timers, now) {
+            match timer {
+                Timer::Nexus(n) => self.nexus_deadline(n),
+                Timer::Connection(c) => self.connection_deadline(c),
+                Timer::Keepalive(c) => self.keepalive_due(c),
+                Timer::Session(s) => self.session_deadline(s),
+                Timer::Socket(s) => self.socket_deadline(s),
+                Timer::Task(t) => self.task_timer(t),
+            }
+        }
+    }
+
+    fn task_timer(&mut self, t: u32) {
+        let row = self.task(t);
+        let fetching = row.state == State::Fetching
+            || (row.state == State::AnswerFetching && row.into.count == 0);
+        if fetching && (row.flags.contains(TaskFlags::INCOMING) || row.deadline_is_provide) {
+            self.provide_deadline(t);
+        } else {
+            self.task_deadline(t);
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! Work requests, made from the state when polled. What may go is decided here; what it looks
+//! like on the wire, in `frame`.
+
+use super::Endpoint;
+use crate::entries::{Frames, TaskFlags, WorkEntry, WorkKind};
+use crate::error::{Reason, WorkStatus};
+use crate::ids::{NONE, TransportId, WrId, WrKind};
+use crate::memory::Slots;
+use crate::output::Work;
+use crate::state::connection::State as ConnectionState;
+use crate::state::nexus::{Input, State};
+use crate::state::task::State as TaskState;
+use crate::storage::Storage;
+use crate::table::{queue_pop, queue_push};
+use crate::time::Instant;
+use crate::trace::Trace;
+use crate::wire::{Framing, Kind};
+
+/// What a connection would send next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Pick {
+    Control(Frames),
+    Request(u32),
+    Response(u32),
+    Nothing,
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// The next work request for a driver, or `None` when there is none for now. Headers are
+    /// written into the slots as it is made.
+    #[must_use]
+    #[inline]
+    pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
+        loop {
+            let q = &self.g.transports[transport.0 as usize].as_ref()?.ready;
+            if q.is_empty() {
+                return None;
+            }
+            let n = q.head;
+            if let Some(work) = self.next_work(n, slots) {
+                return Some(work);
+            }
+            let tables = self.s.tables();
+            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.ready;
+            debug_assert_eq!(q.head, n);
+            queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
+            tables.nexuses[n as usize].in_ready = false;
+        }
+    }
+
+    /// Something may have changed that lets a nexus send.
+    #[inline]
+    pub(crate) fn mark_ready(&mut self, n: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.nexuses[n as usize];
+        if !row.in_ready {
+            row.in_ready = true;
+            if let Some(state) = &mut self.g.transports[row.transport as usize] {
+                let q = &mut state.ready;
+                queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
+            }
+        }
+    }
+
+    /// Takes a nexus out of the ready list before its row is freed.
+    pub(crate) fn leave_ready(&mut self, n: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.nexuses[n as usize];
+        if core::mem::take(&mut row.wants_slot) {
+            self.g.slot_waiters -= 1;
+        }
+        if !core::mem::take(&mut row.in_ready) {
+            return;
+        }
+        let next = row.ready_next;
+        if let Some(state) = &mut self.g.transports[row.transport as usize] {
+            let q = &mut state.ready;
+            if q.head == n {
+                q.head = next;
+                if next == NONE {
+                    q.tail = NONE;
+                }
+                return;
+            }
+            let mut at = q.head;
+            while tables.nexuses[at as usize].ready_next != n {
+                at = tables.nexuses[at as usize].ready_next;
+            }
+            tables.nexuses[at as usize].ready_next = next;
+            if next == NONE {
+                q.tail = at;
+            }
+        }
+    }
+
+    /// A connection may have something to send.
+    #[inline]
+    pub(crate) fn mark_tx(&mut self, c: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let n = row.nexus;
+        if n == NONE {
+            return;
+        }
+        if !row.in_tx {
+            row.in_tx = true;
+            let nexus = &mut tables.nexuses[n as usize];
+            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+        self.mark_ready(n);
+    }
+
+    /// Takes a connection out of a nexus's round before it leaves the nexus.
+    pub(crate) fn leave_tx(&mut self, c: u32, n: u32) {
+        let tables = self.s.tables();
+        if !core::mem::take(&mut tables.connections[c as usize].in_tx) {
+            return;
+        }
+        let next = tables.connections[c as usize].tx_next;
+        let nexus = &mut tables.nexuses[n as usize];
+        if nexus.tx_head == c {
+            nexus.tx_head = next;
+            if next == NONE {
+                nexus.tx_tail = NONE;
+            }
+            return;
+        }
+        let mut at = nexus.tx_head;
+        while tables.connections[at as usize].tx_next != c {
+            at = tables.connections[at as usize].tx_next;
+        }
+        tables.connections[at as usize].tx_next = next;
+        if next == NONE {
+            nexus.tx_tail = at;
+        }
+    }
+
+    fn next_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        match self.nexus(n).state {
+            State::Priming | State::ServerPriming => self.next_receive(n),
+            State::Handshaking => self.setup_frame_due(n, slots),
+            State::Refusing => self.setup_frame_due(n, slots),
+            State::Online | State::Idle => {
+                if let Some(receive) = self.next_receive(n) {
+                    return Some(receive);
+                }
+                if self.nexus(n).setup_due {
+                    return self.setup_frame_due(n, slots);
+                }
+                self.next_online(n, slots)
+            }
+            _ => None,
+        }
+    }
+
+    fn setup_frame_due(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if !self.nexus(n).setup_due || !self.room(n) {
+            return None;
+        }
+        let slot = self.frame_slot(n)?;
+        Some(self.setup_frame(n, slot, slots))
+    }
+
+    fn next_online(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if !self.room(n) {
+            return None;
+        }
+        // Transfers first: one that is done may leave a READ_ACK behind.
+        if self.nexus(n).rdma_head != NONE
+            && let Some(work) = self.next_rdma(n, slots)
+        {
+            return Some(work);
+        }
+        if self.nexus(n).ack_head != NONE {
+            let slot = self.frame_slot(n)?;
+            return Some(self.read_ack_frame(n, slot, slots));
+        }
+        let rdma = self.nexus(n).framing == Framing::Rdma;
+        while self.nexus(n).tx_head != NONE {
+            let c = self.nexus(n).tx_head;
+            let pick = self.pick(c);
+            if pick == Pick::Nothing {
+                self.pop_tx(n);
+                continue;
+            }
+            if !matches!(pick, Pick::Control(_)) && !self.room_for_data(n) {
+                break;
+            }
+            if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
+                self.trace.mark("data waited for credits");
+                break;
+            }
+            return self.emit(n, c, pick, slots);
+        }
+        if self.nop_due(n) {
+            let slot = self.frame_slot(n)?;
+            self.trace.mark("credit nop sent");
+            return Some(self.nop_frame(n, slot, slots));
+        }
+        None
+    }
+
+    /// The last credit is the NOP's, the one before it is for control frames.
+    fn credits_needed(&mut self, n: u32, pick: Pick) -> u16 {
+        match pick {
+            Pick::Control(_) => 2,
+            // A peer that gave only two could never be sent data otherwise.
+            _ if self.nexus(n).peer_grant_small => 2,
+            _ => 3,
+        }
+    }
+
+    fn emit(&mut self, n: u32, c: u32, pick: Pick, slots: &mut impl Slots) -> Option<Work> {
+        let work = match pick {
+            Pick::Control(frame) => {
+                let slot = self.frame_slot(n)?;
+                self.control_frame(n, c, frame, slot, slots)
+            }
+            Pick::Request(t) => {
+                let tables = self.s.tables();
+                let row = &mut tables.connections[c as usize];
+                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next);
+                row.rsp_turn = true;
+                tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+                self.request_frame(n, c, t, slots)?
+            }
+            Pick::Response(t) => {
+                let receipt_only = !self.task(t).flags.contains(TaskFlags::RESPONSE);
+                if !receipt_only && let Some(write) = self.next_write(n, t, slots) {
+                    return Some(write);
+                }
+                let slot = if receipt_only {
+                    self.frame_slot(n)?
+                } else {
+                    NONE
+                };
+                let tables = self.s.tables();
+                let row = &mut tables.connections[c as usize];
+                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next);
+                row.rsp_turn = false;
+                tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+                if receipt_only {
+                    let work = self.receipt_frame(n, c, t, slot, slots);
+                    self.try_free(t);
+                    work
+                } else {
+                    self.response_frame(n, c, t, slots)
+                }
+            }
+            Pick::Nothing => return None,
+        };
+        self.rotate_tx(n, c);
+        Some(work)
+    }
+
+    fn pop_tx(&mut self, n: u32) {
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        let c = queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+        tables.connections[c as usize].in_tx = false;
+    }
+
+    /// Connections take turns: one with more to send goes to the end, one without leaves.
+    #[inline]
+    fn rotate_tx(&mut self, n: u32, c: u32) {
+        if self.nexus(n).tx_head != c {
+            return;
+        }
+        if self.pick(c) == Pick::Nothing {
+            self.pop_tx(n);
+            return;
+        }
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        if nexus.tx_tail != c {
+            queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+    }
+
+    /// What a connection may send next, by its own state and the peer's application credits.
+    #[inline]
+    pub(crate) fn pick(&mut self, c: u32) -> Pick {
+        let flow_control = self.g.config.flow_control;
+        self.skip_ended(c);
+        let row = self.connection(c);
+        if !row.frames.is_empty() {
+            let now = first_frame(row.frames);
+            if !now.is_empty() {
+                return Pick::Control(now);
+            }
+        }
+        let online = matches!(
+            row.state,
+            ConnectionState::Online
+                | ConnectionState::FinWait1
+                | ConnectionState::FinWait2
+                | ConnectionState::Closing
+                | ConnectionState::LastAck
+                | ConnectionState::TimeWait
+        );
+        if !online {
+            return Pick::Nothing;
+        }
+        let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
+        let req_goes = req != NONE && (!flow_control || self.covered(c, req));
+        let rsp_goes = rsp != NONE && (!flow_control || self.covered(c, rsp));
+        match (req_goes, rsp_goes, turn) {
+            (true, false, _) | (true, true, false) => return Pick::Request(req),
+            (false, true, _) | (true, true, true) => return Pick::Response(rsp),
+            (false, false, _) => {}
+        }
+        // FIN follows what was queued before it: answers, and then requests.
+        let row = self.connection(c);
+        if row.frames.contains(Frames::FIN_RSP) && rsp == NONE {
+            return Pick::Control(Frames::FIN_RSP);
+        }
+        let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
+        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
+            return Pick::Control(Frames::FIN_REQ);
+        }
+        Pick::Nothing
+    }
+
+    /// Messages that ended while queued leave the queue's head.
+    #[inline]
+    fn skip_ended(&mut self, c: u32) {
+        loop {
+            let tables = self.s.tables();
+            let row = &mut tables.connections[c as usize];
+            let ended = |t: u32| {
+                t != NONE && {
+                    let task = &tables.tasks[t as usize];
+                    let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+                    let owes = task.flags.contains(TaskFlags::INCOMING)
+                        && task.flags.intersects(receipt)
+                        && !task.flags.contains(TaskFlags::RECEIPT_DONE);
+                    task.state == TaskState::Ended && !owes
+                }
+            };
+            let t = if ended(row.req_head) {
+                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next)
+            } else if ended(row.rsp_head) {
+                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next)
+            } else {
+                return;
+            };
+            tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+            self.try_free(t);
+        }
+    }
+
+    /// Whether there is room for one more work request that can complete.
+    #[inline]
+    pub(crate) fn room(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
+        let state = self.transport(transport);
+        let limits = &state.limits;
+        let fits =
+            used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
+        fits && self.g.work.free() > 0
+    }
+
+    /// Two places of the send queue are kept for control frames.
+    #[inline]
+    fn room_for_data(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (transport, used) = (row.transport, row.sq_used);
+        used + 2 < self.transport(transport).limits.sq_depth
+    }
+
+    /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
+    fn frame_slot(&mut self, n: u32) -> Option<u32> {
+        let slot = self.take_frame_slot();
+        if slot.is_none() && !self.nexus(n).wants_slot {
+            self.nexus(n).wants_slot = true;
+            self.g.slot_waiters += 1;
+            self.trace.mark("frame waited for a slot");
+        }
+        slot
+    }
+
+    pub(crate) fn wake_slot_waiters(&mut self) {
+        self.g.slot_waiters = 0;
+        let count = self.s.tables().nexuses.len() as u32;
+        for n in 0..count {
+            if core::mem::take(&mut self.nexus(n).wants_slot) {
+                self.mark_ready(n);
+            }
+        }
+    }
+
+    /// Enters a work request on a send queue.
+    #[inline]
+    pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
+        let tables = self.s.tables();
+        let Some(w) = self.g.work.take(tables.work) else {
+            unreachable!("room was checked before");
+        };
+        let row = &mut tables.work[w as usize];
+        let generation = row.generation;
+        let bytes = entry.bytes;
+        *row = WorkEntry {
+            generation,
+            nexus: n,
+            live: true,
+            ..entry
+        };
+        let nexus = &mut tables.nexuses[n as usize];
+        queue_push!(tables.work, nexus.sq_head, nexus.sq_tail, next_free, w);
+        nexus.sq_used += 1;
+        nexus.sq_bytes += bytes;
+        let transport = nexus.transport;
+        self.transport(transport).cq_used += 1;
+        WrId::new(WrKind::Send, w, generation)
+    }
+
+    /// Whether the work request just made must be signalled: every so many, and the last of what
+    /// can go now, so that nothing waits for later traffic to come back.
+    #[inline]
+    pub(crate) fn signal(&mut self, n: u32) -> bool {
+        let transport = self.nexus(n).transport;
+        let limits = self.transport(transport).limits;
+        let every = limits.signal_every.min(limits.sq_depth / 4).max(1);
+        let row = self.nexus(n);
+        row.sq_unsignaled += 1;
+        let due = row.sq_unsignaled >= every;
+        if due || !self.more_to_send(n) {
+            self.nexus(n).sq_unsignaled = 0;
+            return true;
+        }
+        false
+    }
+
+    /// Whether another data frame is sure to follow now.
+    fn more_to_send(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (c, credits) = (row.tx_head, row.tx_credits);
+        let rdma = row.framing == Framing::Rdma;
+        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
+            return false;
+        }
+        matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))
+    }
+
+    /// Takes the oldest work request off a send queue.
+    pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) -> u32 {
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        let w = queue_pop!(tables.work, nexus.sq_head, nexus.sq_tail, next_free);
+        let row = &mut tables.work[w as usize];
+        row.live = false;
+        let (kind, t, c, slot, bytes) = (row.kind, row.task, row.connection, row.slot, row.bytes);
+        nexus.sq_used -= 1;
+        nexus.sq_bytes -= row.bytes;
+        let transport = nexus.transport;
+        self.g.work.give(tables.work, w);
+        self.transport(transport).cq_used -= 1;
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if t != NONE {
+            self.work_done(t, kind, bytes, status);
+        }
+        if c != NONE {
+            self.connection(c).control_work -= 1;
+            self.settle(c);
+        }
+        if let WorkKind::Frame(kind) = kind {
+            self.setup_sent(n, kind);
+        }
+        w
+    }
+
+    fn setup_sent(&mut self, n: u32, kind: Kind) {
+        if matches!(kind, Kind::NexusSetupReq | Kind::NexusSetupRsp) {
+            self.nexus(n).setup_work = false;
+            if self.nexus(n).state == State::Refusing {
+                self.nexus_input(n, Input::RefusalSent, None);
+            } else {
+                self.mark_ready(n);
+            }
+        }
+    }
+
+    /// Takes the driver's word that a work request could not be posted; nothing after it on the
+    /// same queue was posted either.
+    pub fn handle_post_failed(&mut self, now: Instant, wr: WrId, error: i32) {
+        self.set_now(now);
+        let tables = self.s.tables();
+        let index = wr.index() as usize;
+        let n = if wr.is_recv() {
+            tables
+                .slots
+                .get(index)
+                .filter(|s| wr.matches(s.generation))
+                .map(|s| s.nexus)
+        } else {
+            let entry = tables.work.get(index);
+            entry
+                .filter(|w| w.live && wr.matches(w.generation))
+                .map(|w| w.nexus)
+        };
+        match n {
+            Some(n) if n != NONE => {
+                // What was not posted never completes; it comes back when the queue is gone.
+                self.nexus_input(n, Input::Fail, Some(Reason::PostFailed(error)));
+            }
+            _ => self.g.counters.stale += 1,
+        }
+    }
+}
+
+/// The control frame that goes before all queued messages, if there is one.
+fn first_frame(frames: Frames) -> Frames {
+    const ORDER: [Frames; 7] = [
+        Frames::SETUP_REQ,
+        Frames::SETUP_RSP,
+        Frames::HELLO_REQ,
+        Frames::HELLO_RSP,
+        Frames::ACK_REQ,
+        Frames::KEEPALIVE_RSP,
+        Frames::KEEPALIVE_REQ,
+    ];
+    ORDER
+        .into_iter()
+        .find(|frame| frames.contains(*frame))
+        .unwrap_or(Frames::empty())
+}

@@ -1,0 +1,382 @@
+//! Two endpoints and a perfect wire between them, stepped by hand: the smallest driver there is.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use xio_proto::storage::{
+    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Tables, Task, TimerEntry,
+    WorkEntry,
+};
+use xio_proto::wire::Framing;
+use xio_proto::{
+    CmEvent, CmKind, Completion, Config, ConnectRequest, Control, Endpoint, Event, Instant,
+    ListenerId, NexusId, Segment, SegmentSpan, SlotId, Slots, Span, TransportId, TransportLimits,
+    Work, WorkStatus, WrId,
+};
+
+/// Slots in one allocation.
+#[derive(Debug)]
+pub struct SlotPool {
+    bytes: Vec<u8>,
+    size: usize,
+}
+
+impl Slots for SlotPool {
+    fn slot(&self, slot: SlotId) -> &[u8] {
+        let at = slot.0 as usize * self.size;
+        &self.bytes[at..at + self.size]
+    }
+    fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
+        let at = slot.0 as usize * self.size;
+        &mut self.bytes[at..at + self.size]
+    }
+}
+
+fn leak<T>(row: impl Fn() -> T, count: usize) -> &'static mut [T] {
+    Vec::leak((0..count).map(|_| row()).collect())
+}
+
+/// Tables of the given sizes that live as long as the test process.
+pub fn leak_tables(counts: &Counts) -> Tables<'static> {
+    Tables {
+        listeners: leak(|| Listener::VACANT, counts.listeners),
+        nexuses: leak(|| Nexus::VACANT, counts.nexuses),
+        sessions: leak(|| Session::VACANT, counts.sessions),
+        connections: leak(|| Connection::VACANT, counts.connections),
+        tasks: leak(|| Task::VACANT, counts.tasks + counts.rx_slots),
+        slots: leak(|| Slot::VACANT, counts.rx_slots + counts.tx_slots),
+        work: leak(|| WorkEntry::VACANT, counts.work),
+        sockets: leak(|| Socket::VACANT, counts.sockets),
+        extents: leak(|| Extent::VACANT, counts.extents),
+        timers: leak(|| TimerEntry::VACANT, counts.timers()),
+    }
+}
+
+/// One queue pair of the wire.
+#[derive(Debug, Default)]
+struct QueuePair {
+    peer: Option<(usize, usize)>,
+    id: Option<NexusId>,
+    receives: VecDeque<(WrId, SlotId)>,
+    /// Frames that wait for a receive.
+    arrived: VecDeque<Vec<u8>>,
+    connected: bool,
+}
+
+/// One side.
+pub struct Side {
+    /// The protocol.
+    pub endpoint: Endpoint<Tables<'static>>,
+    /// Its transport.
+    pub transport: TransportId,
+    /// Its slots.
+    pub slots: SlotPool,
+    /// User memory: addresses start at [`Side::BASE`].
+    pub memory: Vec<u8>,
+    /// Events not looked at yet.
+    pub events: VecDeque<Event>,
+    /// Bytes of every frame sent, in order.
+    pub sent: Vec<Vec<u8>>,
+    queue_pairs: Vec<QueuePair>,
+    listener: Option<ListenerId>,
+}
+
+impl Side {
+    /// Address of the first byte of user memory.
+    pub const BASE: u64 = 0x10_0000;
+
+    fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
+        let size = config.slot_size as usize;
+        let total = (config.rx_slots + config.tx_slots) as usize;
+        let mut endpoint = Endpoint::new(config, leak_tables(counts)).expect("config works");
+        let transport = endpoint.add_transport(limits).expect("limits work");
+        Self {
+            endpoint,
+            transport,
+            slots: SlotPool { bytes: vec![0; size * total], size },
+            memory: vec![0; 1 << 20],
+            events: VecDeque::new(),
+            sent: Vec::new(),
+            queue_pairs: Vec::new(),
+            listener: None,
+        }
+    }
+
+    /// The bytes of a span.
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        span.of(self.slots.slot(SlotId(span.slot)))
+    }
+
+    /// A segment of user memory.
+    pub fn segment(&self, offset: usize, len: usize) -> Segment {
+        Segment { addr: Self::BASE + offset as u64, len: len as u32, lkey: 1, rkey: 2 }
+    }
+
+    fn gather(&self, span: SegmentSpan) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if !span.is_empty() {
+            for s in self.endpoint.segments(span) {
+                let at = (s.addr - Self::BASE) as usize;
+                bytes.extend_from_slice(&self.memory[at..at + s.len as usize]);
+            }
+        }
+        bytes
+    }
+
+    fn queue_pair(&mut self, nexus: NexusId) -> &mut QueuePair {
+        let index = nexus.index();
+        if self.queue_pairs.len() <= index {
+            self.queue_pairs.resize_with(index + 1, QueuePair::default);
+        }
+        &mut self.queue_pairs[index]
+    }
+}
+
+/// Both sides: 0 connects, 1 listens.
+pub struct Pair {
+    /// The two sides.
+    pub sides: [Side; 2],
+    /// The time that both see.
+    pub now: Instant,
+}
+
+/// Where the second side listens.
+pub const SERVER: &str = "10.0.0.2:7000";
+const CLIENT: &str = "10.0.0.1:1";
+
+impl Pair {
+    /// Two endpoints over a perfect RDMA wire.
+    pub fn rdma(config: impl Fn(u8) -> Config, counts: &Counts) -> Self {
+        let side = |i| Side::new(config(i), counts, TransportLimits::rdma());
+        Self { sides: [side(0), side(1)], now: Instant::from_millis(1) }
+    }
+
+    /// Small tables that are enough for most tests.
+    pub fn counts(config: &Config) -> Counts {
+        Counts {
+            listeners: 2,
+            nexuses: 8,
+            sessions: 16,
+            connections: 16,
+            tasks: 64,
+            rx_slots: config.rx_slots as usize,
+            tx_slots: config.tx_slots as usize,
+            work: 512,
+            sockets: 0,
+            extents: 8,
+        }
+    }
+
+    /// Lets the second side listen.
+    pub fn listen(&mut self, user: u64) {
+        let side = &mut self.sides[1];
+        let options = xio_proto::ListenOptions { user, backlog: 16 };
+        let address: SocketAddr = SERVER.parse().expect("an address");
+        side.listener =
+            Some(side.endpoint.listen(side.transport, address, &options).expect("room"));
+        self.run();
+    }
+
+    /// Carries out everything both sides want done, until neither wants anything.
+    pub fn run(&mut self) {
+        loop {
+            let mut busy = false;
+            for i in 0..2 {
+                while let Some(control) = {
+                    let side = &mut self.sides[i];
+                    side.endpoint.poll_control(side.transport)
+                } {
+                    busy = true;
+                    self.control(i, control);
+                }
+                while let Some(work) = {
+                    let side = &mut self.sides[i];
+                    side.endpoint.poll_work(side.transport, &mut side.slots)
+                } {
+                    busy = true;
+                    self.work(i, work);
+                }
+                while let Some(event) = self.sides[i].endpoint.poll_event() {
+                    busy = true;
+                    self.sides[i].events.push_back(event);
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    /// Moves time forward to the next deadline, and runs. False when there is none.
+    pub fn advance(&mut self) -> bool {
+        let deadline = self.sides.iter().filter_map(|s| s.endpoint.poll_timeout()).min();
+        let Some(at) = deadline else { return false };
+        self.now = self.now.max(at);
+        for side in &mut self.sides {
+            side.endpoint.handle_timeout(self.now);
+        }
+        self.run();
+        true
+    }
+
+    fn cm(&mut self, i: usize, nexus: NexusId, kind: CmKind) {
+        self.sides[i].endpoint.handle_cm(self.now, nexus, CmEvent::plain(kind));
+    }
+
+    fn control(&mut self, i: usize, control: Control) {
+        match control {
+            Control::ResolveAddress { nexus, .. } => self.cm(i, nexus, CmKind::AddrResolved),
+            Control::ResolveRoute { nexus, .. } => self.cm(i, nexus, CmKind::RouteResolved),
+            Control::CreateQueuePair { nexus } => {
+                let queue_pair = self.sides[i].queue_pair(nexus);
+                let peer = queue_pair.peer;
+                *queue_pair = QueuePair { id: Some(nexus), peer, ..QueuePair::default() };
+                self.sides[i].endpoint.handle_queue_pair(self.now, nexus, Ok(()));
+            }
+            Control::Connect { nexus, .. } => self.connect(i, nexus),
+            Control::Accept { nexus, .. } => {
+                let (j, peer) = self.sides[i].queue_pair(nexus).peer.expect("connected");
+                self.sides[i].queue_pair(nexus).connected = true;
+                self.sides[j].queue_pairs[peer].connected = true;
+                let peer = self.sides[j].queue_pairs[peer].id.expect("made");
+                self.cm(i, nexus, CmKind::Established);
+                self.cm(j, peer, CmKind::Established);
+            }
+            Control::Disconnect { nexus } => self.disconnect(i, nexus),
+            Control::Drain { nexus } => self.drain(i, nexus),
+            Control::Destroy { nexus } => {
+                self.disconnect(i, nexus);
+                *self.sides[i].queue_pair(nexus) = QueuePair::default();
+                self.sides[i].endpoint.handle_destroyed(self.now, nexus);
+            }
+            Control::Reject { nexus, .. } => {
+                let (j, peer) = self.sides[i].queue_pair(nexus).peer.expect("asked");
+                let peer = self.sides[j].queue_pairs[peer].id.expect("made");
+                self.cm(j, peer, CmKind::Rejected);
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self, i: usize, nexus: NexusId) {
+        let j = 1 - i;
+        let Some(listener) = self.sides[j].listener else {
+            self.cm(i, nexus, CmKind::Rejected);
+            return;
+        };
+        let request = ConnectRequest {
+            listener,
+            peer: CLIENT.parse().expect("an address"),
+            local: None,
+            framing: Framing::Rdma,
+            private: &[],
+        };
+        let transport = self.sides[j].transport;
+        let side = &mut self.sides[j];
+        match side.endpoint.handle_connect_request(self.now, transport, &request) {
+            Ok(peer) => {
+                side.queue_pair(peer).peer = Some((i, nexus.index()));
+                side.queue_pair(peer).id = Some(peer);
+                // The driver makes the queue pair when it is told to; the peers are known now.
+                self.sides[i].queue_pair(nexus).peer = Some((j, peer.index()));
+            }
+            Err(_) => self.cm(i, nexus, CmKind::Rejected),
+        }
+    }
+
+    fn disconnect(&mut self, i: usize, nexus: NexusId) {
+        let queue_pair = self.sides[i].queue_pair(nexus);
+        let was = std::mem::take(&mut queue_pair.connected);
+        let Some((j, peer)) = queue_pair.peer else { return };
+        if !was {
+            return;
+        }
+        self.cm(i, nexus, CmKind::Disconnected);
+        let other = &mut self.sides[j].queue_pairs[peer];
+        if std::mem::take(&mut other.connected) {
+            let id = other.id.expect("made");
+            self.cm(j, id, CmKind::Disconnected);
+        }
+    }
+
+    fn drain(&mut self, i: usize, nexus: NexusId) {
+        let receives = std::mem::take(&mut self.sides[i].queue_pair(nexus).receives);
+        for (wr, _) in receives {
+            self.complete(i, wr, WorkStatus::Flushed, 0);
+        }
+    }
+
+    fn complete(&mut self, i: usize, wr: WrId, status: WorkStatus, len: u32) {
+        let side = &mut self.sides[i];
+        let completion = Completion { wr, status, len };
+        side.endpoint.handle_completion(self.now, completion, &mut side.slots);
+    }
+
+    fn deliver(&mut self, j: usize, peer: usize) {
+        loop {
+            let side = &mut self.sides[j];
+            let queue_pair = &mut side.queue_pairs[peer];
+            if queue_pair.arrived.is_empty() || queue_pair.receives.is_empty() {
+                return;
+            }
+            let bytes = queue_pair.arrived.pop_front().expect("not empty");
+            let (wr, slot) = queue_pair.receives.pop_front().expect("not empty");
+            side.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
+            self.complete(j, wr, WorkStatus::Success, bytes.len() as u32);
+        }
+    }
+
+    fn work(&mut self, i: usize, work: Work) {
+        match work {
+            Work::Recv { nexus, wr, slot } => {
+                self.sides[i].queue_pair(nexus).receives.push_back((wr, slot));
+                self.deliver(i, nexus.index());
+            }
+            Work::Send { nexus, wr, head, tail, data, signaled, .. } => {
+                let side = &mut self.sides[i];
+                let mut bytes = side.bytes(head).to_vec();
+                bytes.extend_from_slice(side.bytes(tail));
+                bytes.extend(side.gather(data));
+                side.sent.push(bytes.clone());
+                let Some((j, peer)) = side.queue_pair(nexus).peer else { return };
+                assert!(
+                    !self.sides[j].queue_pairs[peer].receives.is_empty(),
+                    "receiver not ready: side {i} sent without a receive at the peer"
+                );
+                self.sides[j].queue_pairs[peer].arrived.push_back(bytes);
+                if signaled {
+                    self.complete(i, wr, WorkStatus::Success, 0);
+                }
+                self.deliver(j, peer);
+            }
+            Work::Read { nexus, wr, local, remote, .. } => {
+                let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
+                let at = (remote - Side::BASE) as usize;
+                let bytes = self.sides[j].memory[at..at + local.len as usize].to_vec();
+                self.scatter(i, local, &bytes);
+                self.complete(i, wr, WorkStatus::Success, 0);
+            }
+            Work::Write { nexus, local, remote, wr, signaled, .. } => {
+                let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
+                let bytes = self.sides[i].gather(local);
+                let at = (remote - Side::BASE) as usize;
+                self.sides[j].memory[at..at + bytes.len()].copy_from_slice(&bytes);
+                if signaled {
+                    self.complete(i, wr, WorkStatus::Success, 0);
+                }
+            }
+        }
+    }
+
+    fn scatter(&mut self, i: usize, local: SegmentSpan, bytes: &[u8]) {
+        let side = &mut self.sides[i];
+        let segments: Vec<_> = side.endpoint.segments(local).collect();
+        let mut from = 0;
+        for s in segments {
+            let at = (s.addr - Side::BASE) as usize;
+            let len = s.len as usize;
+            side.memory[at..at + len].copy_from_slice(&bytes[from..from + len]);
+            from += len;
+        }
+    }
+}
