@@ -5,6 +5,9 @@
 //! Nothing here knows the protocol; the parts that do (`driver`, `world`) stand on top.
 #![forbid(unsafe_code)]
 
+mod actor;
+pub mod check;
+mod driver;
 mod env;
 pub mod errno;
 pub mod fabric;
@@ -16,7 +19,10 @@ mod slab;
 mod storage;
 mod swarm;
 mod trace;
+mod world;
 
+pub use actor::{Actor, Closing, Errand, Mix};
+pub use driver::{Core, Desk, Hands, SimDriver, User, transport_limits};
 pub use env::{Env, Forbidden, Violation};
 pub use memory::{Access, Buffer, Denied, Memory, MemoryConfig, Rights};
 pub use queue::{Event, Queue};
@@ -24,3 +30,4 @@ pub use rng::{PPM, Rng};
 pub use storage::BoxStorage;
 pub use swarm::{FaultLevel, Severity, Site, Swarm};
 pub use trace::{Act, MarkTrace, Object, Record, Tracer, TransitionStep, status_code};
+pub use world::{NodeConfig, World};

@@ -30,6 +30,9 @@ impl<T> Slab<T> {
         self.free.push(index);
         Some(item)
     }
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.items.get(index as usize)?.as_ref()
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().flatten()
     }

@@ -291,6 +291,13 @@ impl Tracer {
         }
     }
 
+    /// Takes a line that is for readers only: it does not count, and the hash ignores it.
+    pub fn show_only(&mut self, record: Record) {
+        if self.is_on() {
+            self.show(record);
+        }
+    }
+
     #[cold]
     fn show(&mut self, record: Record) {
         if let Some(sink) = &mut self.sink {

@@ -124,6 +124,13 @@ impl Fabric {
         self.find(id).map(|index| self.entries[index].cookie)
     }
 
+    /// True while a connect request waits for its owner's decision.
+    pub fn is_requested(&self, id: QpId) -> bool {
+        self.find(id).is_some_and(|index| {
+            self.entries[index].cm == CmState::Requested && self.entries[index].cookie == u64::MAX
+        })
+    }
+
     /// Checks a call: the id lives, its state is one of those in which the call makes sense, the
     /// device is there, and the call does not fail for no reason.
     fn enter(
@@ -366,10 +373,7 @@ impl Fabric {
         self.land_some(env, index);
         self.fail(env, index, xio_proto::WorkStatus::Flushed);
         match self.entries[index].cm {
-            CmState::Left => {
-                self.entries[index].cm = CmState::Over;
-                self.send_cm(env, index, CmMessageKind::DisconnectReply, &[]);
-            }
+            CmState::Left => self.answer_disconnect(env, index),
             CmState::Connecting => return Err(errno::EINVAL),
             _ => {
                 self.entries[index].cm = CmState::Leaving;
@@ -380,6 +384,14 @@ impl Fabric {
             }
         }
         Ok(())
+    }
+
+    /// A peer that asked for the end hears that this side is through.
+    pub(super) fn answer_disconnect(&mut self, env: &mut Env, index: usize) {
+        if self.entries[index].cm == CmState::Left {
+            self.entries[index].cm = CmState::Over;
+            self.send_cm(env, index, CmMessageKind::DisconnectReply, &[]);
+        }
     }
 
     /// Destroys an id and its queue pair. Nothing of it is heard of any more.

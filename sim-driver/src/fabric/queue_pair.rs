@@ -100,13 +100,6 @@ pub(super) struct Receive {
 
 const NO_SLOT: u32 = u32::MAX;
 
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Flush {
-    All,
-    Nothing,
-    Some,
-}
-
 #[derive(Debug)]
 pub(super) struct QueuePair {
     pub(super) state: QpState,
@@ -141,7 +134,8 @@ pub(super) struct QueuePair {
     pub(super) visible_send: u64,
     pub(super) visible_recv: u64,
     pub(super) completions_out: u32,
-    flush: Flush,
+    /// Flushes that the device will report before it falls silent, of each queue.
+    flushes_left: [u32; 2],
 }
 
 impl Default for QueuePair {
@@ -172,7 +166,7 @@ impl Default for QueuePair {
             visible_send: 0,
             visible_recv: 0,
             completions_out: 0,
-            flush: Flush::All,
+            flushes_left: [u32::MAX; 2],
         }
     }
 }
@@ -514,6 +508,7 @@ impl Fabric {
         }
         self.land_some(env, index);
         self.fail(env, index, WorkStatus::Flushed);
+        self.answer_disconnect(env, index);
         Ok(())
     }
 
@@ -550,15 +545,17 @@ impl Fabric {
             status_code(first),
             0,
         );
-        let flush = if env.fires(Site::NoFlush) {
-            Flush::Nothing
+        let qp = &self.entries[index].qp;
+        let posted = [qp.end() - qp.acked, qp.rq.len() as u64];
+        let flushes_left = if env.fires(Site::NoFlush) {
+            [0; 2]
         } else if env.fires(Site::PartialFlush) {
-            Flush::Some
+            posted.map(|count| env.rng.below(count + 1) as u32)
         } else {
-            Flush::All
+            [u32::MAX; 2]
         };
         let qp = &mut self.entries[index].qp;
-        qp.flush = flush;
+        qp.flushes_left = flushes_left;
         qp.state = QpState::Error;
         qp.epoch = qp.epoch.wrapping_add(1);
         qp.reads_out = 0;
@@ -580,18 +577,21 @@ impl Fabric {
         }
     }
 
-    fn swallows(&mut self, env: &mut Env, index: usize, status: WorkStatus) -> bool {
+    /// Whether the device forgets to report a flush. One that has begun to forget never comes
+    /// back to it: queues complete in order.
+    fn swallows(&mut self, index: usize, recv: bool, status: WorkStatus) -> bool {
+        let left = &mut self.entries[index].qp.flushes_left[usize::from(recv)];
         // The error itself is always reported.
-        status == WorkStatus::Flushed
-            && match self.entries[index].qp.flush {
-                Flush::All => false,
-                Flush::Nothing => true,
-                Flush::Some => env.rng.flip(),
-            }
+        if status != WorkStatus::Flushed || *left == u32::MAX {
+            return false;
+        }
+        let silent = *left == 0;
+        *left = left.saturating_sub(1);
+        silent
     }
 
     fn flush_send(&mut self, env: &mut Env, index: usize, posted: Posted, status: WorkStatus) {
-        if self.swallows(env, index, status) {
+        if self.swallows(index, false, status) {
             let endpoint = self.endpoint_of(index);
             let code = status_code(status);
             env.record(
@@ -653,7 +653,7 @@ impl Fabric {
     }
 
     fn flush_receive(&mut self, env: &mut Env, index: usize, receive: Receive) {
-        if self.swallows(env, index, WorkStatus::Flushed) {
+        if self.swallows(index, true, WorkStatus::Flushed) {
             let endpoint = self.endpoint_of(index);
             let code = status_code(WorkStatus::Flushed);
             env.record(
