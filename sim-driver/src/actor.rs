@@ -134,6 +134,9 @@ pub struct Actor {
     /// Buffers given for payloads, by task index.
     provided: Vec<Option<(TaskId, Buffer)>>,
     next_turn: u64,
+    /// Where it listens, and whether it has to again.
+    address: Option<SocketAddr>,
+    deaf: bool,
     /// Sessions that ended.
     sessions_closed: u64,
 }
@@ -153,6 +156,8 @@ impl Actor {
             waiting: Vec::new(),
             provided: Vec::new(),
             next_turn: u64::MAX,
+            address: None,
+            deaf: false,
             sessions_closed: 0,
         }
     }
@@ -161,9 +166,18 @@ impl Actor {
     pub fn is_done(&self) -> bool {
         self.errands.is_empty() && self.lines.iter().all(|line| line.over)
     }
-    /// Sides of all connections that the actor had.
-    pub fn sides(&self) -> impl Iterator<Item = u32> {
-        self.lines.iter().map(|line| line.side)
+    /// Runs no more errands, and closes what is open.
+    pub fn wind_up(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        self.errands.clear();
+        for line in 0..self.lines.len() {
+            let l = &mut self.lines[line];
+            if let Some(id) = l.id.filter(|_| !l.over && !l.closing_asked) {
+                l.closing_asked = true;
+                if core.close(desk.now, id).is_err() {
+                    self.sense(desk, format!("close of {id:?} was refused"));
+                }
+            }
+        }
     }
 
     /// Listens.
@@ -171,6 +185,7 @@ impl Actor {
     /// # Panics
     /// When there is no room for a listener.
     pub fn listen(&mut self, core: &mut Core, desk: &Desk<'_>, address: SocketAddr) {
+        self.address = Some(address);
         let options = ListenOptions {
             user: 0,
             backlog: 64,
@@ -856,12 +871,21 @@ fn event_number(event: &Event) -> (u64, u64) {
 }
 
 impl User for Actor {
+    fn sides(&self) -> Vec<u32> {
+        self.lines.iter().map(|line| line.side).collect()
+    }
+
     fn turn(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
         let now = desk.env.now();
         if self.next_turn > now {
             return;
         }
         self.next_turn = u64::MAX;
+        if core::mem::take(&mut self.deaf)
+            && let Some(address) = self.address
+        {
+            self.listen(core, desk, address);
+        }
         while self.errands.front().is_some_and(|errand| errand.at <= now) {
             if let Some(errand) = self.errands.pop_front() {
                 self.run_errand(core, desk, &errand);
@@ -1003,7 +1027,10 @@ impl Actor {
             }
             Event::Closed { user, .. } => self.closed(core, desk, user as u32),
             Event::SessionClosed { .. } => self.sessions_closed += 1,
-            Event::ListenFailed { .. } => {}
+            Event::ListenFailed { .. } => {
+                self.deaf = true;
+                self.wake(desk, at + 100_000_000);
+            }
             ref other => self.sense(desk, format!("an event nobody knows: {other:?}")),
         }
     }

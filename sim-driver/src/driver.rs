@@ -51,6 +51,8 @@ pub trait User {
     fn event(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: xio_proto::Event);
     /// Time for a turn that was asked for with `Event::Actor`.
     fn turn(&mut self, core: &mut Core, desk: &mut Desk<'_>);
+    /// Sides of all connections that the user had.
+    fn sides(&self) -> Vec<u32>;
 }
 
 /// What the world lends a driver.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod chaos;
 pub mod check;
 mod driver;
 mod env;
@@ -15,6 +16,7 @@ pub mod link;
 mod memory;
 mod queue;
 mod rng;
+pub mod scenario;
 mod slab;
 mod storage;
 mod swarm;
@@ -22,6 +24,7 @@ mod trace;
 mod world;
 
 pub use actor::{Actor, Closing, Errand, Mix};
+pub use chaos::Chaos;
 pub use driver::{Core, Desk, Hands, SimDriver, User, transport_limits};
 pub use env::{Env, Forbidden, Violation};
 pub use memory::{Access, Buffer, Denied, Memory, MemoryConfig, Rights};

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use xio_proto::storage::Counts;
 use xio_proto::{Config, ConfigError, FreeRows};
 
-use crate::check::{Check, Ledger};
+use crate::actor::Actor;
+use crate::chaos::Chaos;
+use crate::check::{Check, Fact, Ledger};
 use crate::driver::{Desk, Hands, SimDriver, User, transport_limits};
 use crate::env::Env;
-use crate::fabric::{Fabric, FabricConfig, NicLimits};
+use crate::fabric::{Fabric, FabricConfig, NicId, NicLimits};
 use crate::link::{LinkConfig, Links};
 use crate::queue::Event;
 use crate::trace::MarkTrace;
@@ -64,6 +66,8 @@ struct Node<U> {
     user: U,
     /// What was free when nothing had happened.
     free: FreeRows,
+    dead: bool,
+    removed: bool,
 }
 
 /// Everything there is.
@@ -78,6 +82,7 @@ pub struct World<U> {
     /// What users observed.
     pub ledger: Ledger,
     nodes: Vec<Node<U>>,
+    chaos: Option<Chaos>,
     events: u64,
 }
 
@@ -90,6 +95,7 @@ impl<U: User> World<U> {
             links: Links::new(links),
             ledger: Ledger::new(),
             nodes: Vec::new(),
+            chaos: None,
             events: 0,
         }
     }
@@ -116,7 +122,13 @@ impl<U: User> World<U> {
         stated.signal_every = node.signal_every;
         driver.add_rdma(nic, node.limits, stated)?;
         let free = driver.core().free_rows();
-        self.nodes.push(Node { driver, user, free });
+        self.nodes.push(Node {
+            driver,
+            user,
+            free,
+            dead: false,
+            removed: false,
+        });
         Ok(self.nodes.len() - 1)
     }
 
@@ -152,6 +164,9 @@ impl<U: User> World<U> {
         act: impl FnOnce(&mut U, &mut crate::driver::Core, &mut Desk<'_>),
     ) {
         let node = &mut self.nodes[number];
+        if node.dead {
+            return;
+        }
         let now = node.driver.now(&self.env);
         let rdma = node.driver.transport();
         let mut desk = Desk {
@@ -167,6 +182,9 @@ impl<U: User> World<U> {
 
     fn with(&mut self, number: usize, run: impl FnOnce(&mut SimDriver, &mut Hands<'_, U>)) {
         let node = &mut self.nodes[number];
+        if node.dead {
+            return;
+        }
         let mut hands = Hands {
             env: &mut self.env,
             fabric: &mut self.fabric,
@@ -194,7 +212,7 @@ impl<U: User> World<U> {
             Event::Actor(number) => {
                 self.with(number as usize, |driver, hands| driver.turn(hands));
             }
-            Event::Fault(_) => {}
+            Event::Fault(number) => self.with_chaos(|chaos, world| chaos.event(world, number)),
         }
         true
     }
@@ -208,6 +226,34 @@ impl<U: User> World<U> {
         }
     }
 
+    /// Lets things go wrong from outside.
+    pub fn start_chaos(&mut self, chaos: Chaos) {
+        self.chaos = Some(chaos);
+        self.with_chaos(|chaos, world| chaos.start(world));
+    }
+    /// Nothing goes wrong any more; what is broken is repaired, except the dead.
+    pub fn heal(&mut self) {
+        self.with_chaos(|chaos, world| chaos.end(world));
+        self.env.swarm.heal();
+    }
+
+    fn with_chaos(&mut self, run: impl FnOnce(&mut Chaos, &mut Self)) {
+        if let Some(mut chaos) = self.chaos.take() {
+            run(&mut chaos, self);
+            self.chaos = Some(chaos);
+        }
+    }
+
+    /// True when nothing lives on any endpoint that lives.
+    pub fn all_gone(&self) -> bool {
+        self.living()
+            .all(|node| node.driver.core().free_rows() == node.free)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Node<U>> {
+        self.nodes.iter().filter(|node| !node.dead)
+    }
+
     /// Everybody has left: says what is not as it was in the beginning.
     pub fn finish(&mut self) {
         let at = self.env.now();
@@ -217,6 +263,9 @@ impl<U: User> World<U> {
                 .breach(violation.at, Check::Forbidden, violation.to_string());
         }
         for (number, node) in self.nodes.iter().enumerate() {
+            if node.dead {
+                continue;
+            }
             let free = node.driver.core().free_rows();
             if free != node.free {
                 let text = format!("endpoint {number}: {free:?} free, {:?} before", node.free);
@@ -234,5 +283,125 @@ impl<U: User> World<U> {
             let text = format!("{ids} queue pairs are left");
             self.ledger.breach(at, Check::Conservation, text);
         }
+    }
+}
+
+impl World<Actor> {
+    /// True when every user has done what it wanted, and its connections are over.
+    pub fn all_done(&self) -> bool {
+        self.living().all(|node| node.user.is_done())
+    }
+}
+
+/// What can be done to a world from outside. Each says whether there was anything to do it to.
+pub(crate) trait Faulty {
+    fn env(&mut self) -> &mut Env;
+    /// Endpoints.
+    fn count(&self) -> usize;
+    /// A link that is down for this long costs no connection.
+    fn retry_bound(&self) -> u64;
+    fn cut_link(&mut self, number: usize, for_ns: u64) -> bool;
+    fn heal_links(&mut self);
+    fn stall(&mut self, number: usize, most_ns: u64) -> bool;
+    fn jump_clock(&mut self, number: usize, nanos: i64) -> bool;
+    fn change_address(&mut self, number: usize) -> bool;
+    fn fail_queue_pair(&mut self, number: usize) -> bool;
+    fn remove_device(&mut self, number: usize) -> bool;
+    fn restore_device(&mut self, number: usize);
+    fn kill(&mut self, number: usize) -> bool;
+}
+
+impl<U: User> World<U> {
+    fn living_nic(&self, number: usize) -> Option<NicId> {
+        let node = self
+            .nodes
+            .get(number)
+            .filter(|node| !node.dead && !node.removed)?;
+        node.driver.nic()
+    }
+}
+
+impl<U: User> Faulty for World<U> {
+    fn env(&mut self) -> &mut Env {
+        &mut self.env
+    }
+    fn count(&self) -> usize {
+        self.nodes.len()
+    }
+    fn retry_bound(&self) -> u64 {
+        // The first try may have been at any time before; half of the retries are safe.
+        self.fabric.config().retry_timeout * 3
+    }
+    fn cut_link(&mut self, number: usize, for_ns: u64) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.cut_link(&mut self.env, nic, for_ns);
+        true
+    }
+    fn heal_links(&mut self) {
+        for number in 0..self.nodes.len() {
+            if let Some(nic) = self.living_nic(number) {
+                self.fabric.heal_link(&mut self.env, nic);
+            }
+        }
+    }
+    fn stall(&mut self, number: usize, most_ns: u64) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.stall(&mut self.env, nic, most_ns);
+        true
+    }
+    fn jump_clock(&mut self, number: usize, nanos: i64) -> bool {
+        self.nodes[number].driver.jump_clock(nanos);
+        self.env.wake_after(number as u32, 0);
+        true
+    }
+    fn change_address(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.change_address(&mut self.env, nic);
+        true
+    }
+    fn fail_queue_pair(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.fail_queue_pair(&mut self.env, nic)
+    }
+    fn remove_device(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.nodes[number].removed = true;
+        self.fabric.remove_device(&mut self.env, nic);
+        true
+    }
+    fn restore_device(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.removed = false;
+        if let Some(nic) = node.driver.nic().filter(|_| !node.dead) {
+            self.fabric.restore_device(&mut self.env, nic);
+            self.env.wake_after(number as u32, 0);
+        }
+    }
+    fn kill(&mut self, number: usize) -> bool {
+        // Somebody has to be left to notice.
+        if self.living().count() < 3 {
+            return false;
+        }
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.kill(&mut self.env, nic);
+        let node = &mut self.nodes[number];
+        node.dead = true;
+        let at = self.env.now();
+        for side in node.user.sides() {
+            self.ledger.take(at, Fact::Died { side });
+        }
+        true
     }
 }

@@ -68,5 +68,5 @@ fn a_thousand_small_messages_and_a_close() {
     world.ledger.expect_no_loss();
     finish(&mut world, 30);
     assert!(world.user(0).is_done() && world.user(1).is_done());
-    assert!(world.ledger.messages() > 1500);
+    assert!(world.ledger.taken() > 1500);
 }

@@ -223,6 +223,7 @@ pub struct Ledger {
     messages: Vec<Message>,
     breaches: Vec<Breach>,
     outcomes: [u64; Outcome::ALL.len()],
+    taken: u64,
     delivered: u64,
     /// No fault may lose anything: bad outcomes are failures too.
     lossless: bool,
@@ -244,9 +245,9 @@ impl Ledger {
     pub fn breaches(&self) -> &[Breach] {
         &self.breaches
     }
-    /// Messages taken.
-    pub fn messages(&self) -> u64 {
-        self.messages.len() as u64
+    /// Messages that cores took.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
     /// Messages delivered.
     pub fn delivered(&self) -> u64 {
@@ -319,7 +320,7 @@ impl Ledger {
                 message,
                 digest,
                 buffers,
-            } => self.taken(message, digest, buffers),
+            } => self.accepted(message, digest, buffers),
             Fact::Delivered {
                 message,
                 side,
@@ -350,7 +351,8 @@ impl Ledger {
         }
     }
 
-    fn taken(&mut self, message: u64, digest: u64, buffers: bool) {
+    fn accepted(&mut self, message: u64, digest: u64, buffers: bool) {
+        self.taken += 1;
         let m = &mut self.messages[message as usize];
         m.taken = true;
         m.digest = digest;
