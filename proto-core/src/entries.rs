@@ -98,6 +98,10 @@ pub struct Nexus {
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
     pub(crate) recv_target: u16,
+    /// With more receives posted than this none is due.
+    pub(crate) recv_quiet: u16,
+    /// With more receives granted than this no credit frame is due.
+    pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
     pub(crate) read_acks_expected: u16,
     /// Posted receive slots, oldest first (private queues).
@@ -183,6 +187,8 @@ impl Nexus {
         used_since_grant: 0,
         held: 0,
         recv_target: 0,
+        recv_quiet: u16::MAX,
+        grant_quiet: u16::MAX,
         read_acks_expected: 0,
         rq_head: NONE,
         rq_tail: NONE,

@@ -6,7 +6,7 @@
 //! could still have its minimum.
 
 use super::Endpoint;
-use crate::entries::SlotUse;
+use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
 use crate::memory::SlotId;
@@ -29,6 +29,36 @@ pub(crate) const DATA_CREDITS: u16 = 3;
 
 /// More credits than this at once are no receive queue's.
 const CREDITS_MAX: u16 = 1 << 14;
+
+impl Nexus {
+    /// Sets how many receives are to be posted, and with it when that needs no look.
+    pub(crate) fn aim_receives(&mut self, target: u16) {
+        self.recv_target = target;
+        self.recv_quiet = target.saturating_sub(batch(target)).max(target / 2);
+        self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
+    }
+
+    /// Whether a poll for work can bring anything. Has a cheap test for each output that
+    /// `next_work` makes, and may be wrong only in saying yes. A stream's receives have no aim,
+    /// so its answer is always yes.
+    #[inline(always)]
+    pub(crate) fn may_have_work(&self) -> bool {
+        self.posted <= self.recv_quiet
+            || self.granted <= self.grant_quiet
+            || (self.tx_head & self.rdma_head & self.ack_head) != NONE
+            || self.refilling
+            || self.setup_due
+    }
+}
+
+/// Receives are posted in batches: one at a time costs a doorbell each.
+const fn batch(target: u16) -> u16 {
+    match target / 4 {
+        0 => 1,
+        quarter if quarter > 16 => 16,
+        quarter => quarter,
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
@@ -79,7 +109,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         let target = self.share(n);
-        self.nexus(n).recv_target = target;
+        self.nexus(n).aim_receives(target);
         self.mark_ready(n);
     }
 
@@ -91,17 +121,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if have >= row.recv_target || row.framing != Framing::Rdma {
             return None;
         }
-        // In batches: a receive at a time costs a doorbell each.
         let missing = row.recv_target - have;
-        let batch = (row.recv_target / 4).clamp(1, 16);
-        if missing < batch && row.posted > row.recv_target / 2 && !row.refilling {
+        if missing < batch(row.recv_target) && row.posted > row.recv_target / 2 && !row.refilling {
             return None;
         }
         if !row.refilling && row.recv_target > 1 {
             // The share shrinks as peers join: it is looked at before each batch.
             let target = self.share(n);
             let row = self.nexus(n);
-            row.recv_target = target;
+            row.aim_receives(target);
             row.refilling = true;
             return self.next_receive(n);
         }
@@ -224,7 +252,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.peer_granted = true;
             row.peer_grant_small = credits <= DATA_CREDITS;
         }
-        self.mark_ready(n);
+        self.look_again(n);
         Ok(())
     }
 

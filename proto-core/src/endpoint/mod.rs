@@ -63,7 +63,11 @@ pub const MARKS: &[&str] = &[
 ];
 
 pub(crate) struct TransportState {
+    /// A driver was added for it.
+    pub(crate) known: bool,
     pub(crate) limits: TransportLimits,
+    /// A send is signalled at least every so many.
+    pub(crate) signal_every: u16,
     /// Work requests of all queues that can still produce a completion.
     pub(crate) cq_used: u32,
     /// Nexuses with work, and with control outputs.
@@ -71,11 +75,22 @@ pub(crate) struct TransportState {
     pub(crate) control: Queue,
 }
 
+impl TransportState {
+    const UNKNOWN: Self = Self {
+        known: false,
+        limits: TransportLimits::tcp(),
+        signal_every: 1,
+        cq_used: 0,
+        ready: Queue::EMPTY,
+        control: Queue::EMPTY,
+    };
+}
+
 /// Everything of an endpoint that is not a table.
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
-    pub(crate) transports: [Option<TransportState>; TRANSPORTS_MAX],
+    pub(crate) transports: [TransportState; TRANSPORTS_MAX],
     pub(crate) listeners: Pool,
     pub(crate) nexuses: Pool,
     pub(crate) sessions: Pool,
@@ -102,6 +117,15 @@ pub(crate) struct Globals {
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
     pub(crate) counters: Counters,
+}
+
+impl Globals {
+    /// A transport's state. Only the lower bits of `index` count, so no bound needs a check.
+    #[inline(always)]
+    pub(crate) fn transport(&mut self, index: u8) -> &mut TransportState {
+        const _: () = assert!(TRANSPORTS_MAX.is_power_of_two());
+        &mut self.transports[usize::from(index) % TRANSPORTS_MAX]
+    }
 }
 
 /// A protocol endpoint over `S`'s tables, observed by `T`.
@@ -180,7 +204,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let count = |len: usize| len as u32;
         let g = Globals {
             now: Instant::ZERO,
-            transports: [const { None }; TRANSPORTS_MAX],
+            transports: [const { TransportState::UNKNOWN }; TRANSPORTS_MAX],
             listeners: Pool::new(0, count(t.listeners.len())),
             nexuses: Pool::new(0, count(t.nexuses.len())),
             sessions: Pool::new(0, count(t.sessions.len())),
@@ -226,7 +250,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 u64::from(self.g.config.min_grant) + 2,
             )?;
         }
-        let free = self.g.transports.iter().position(Option::is_none);
+        let free = self.g.transports.iter().position(|state| !state.known);
         let Some(index) = free else {
             let bound = TRANSPORTS_MAX as u64;
             return Err(ConfigError {
@@ -235,12 +259,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 bound,
             });
         };
-        self.g.transports[index] = Some(TransportState {
+        self.g.transports[index] = TransportState {
+            known: true,
             limits,
-            cq_used: 0,
-            ready: Queue::EMPTY,
-            control: Queue::EMPTY,
-        });
+            signal_every: limits.signal_every.min(limits.sq_depth / 4).max(1),
+            ..TransportState::UNKNOWN
+        };
         Ok(TransportId(index as u8))
     }
 
@@ -277,10 +301,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
     #[inline(always)]
     pub(crate) fn transport(&mut self, index: u8) -> &mut TransportState {
-        match &mut self.g.transports[index as usize] {
-            Some(state) => state,
-            None => unreachable!("transport {index} was never added"),
-        }
+        self.g.transport(index)
     }
 
     pub(crate) fn nexus_id(&mut self, index: u32) -> NexusId {

@@ -283,7 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
             self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.look_again(n);
         }
     }
 
@@ -357,7 +357,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.free_slot(slot);
         if n != NONE {
             self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.look_again(n);
         }
     }
 

@@ -86,7 +86,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let status = completion.status;
         self.pop_work(n, status);
         match status {
-            WorkStatus::Success => self.mark_ready(n),
+            WorkStatus::Success => self.look_again(n),
             status => {
                 self.g.counters.flushed += u64::from(status == WorkStatus::Flushed);
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
@@ -110,7 +110,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus(n).held -= 1;
             self.free_slot(slot);
         }
-        self.mark_ready(n);
+        self.look_again(n);
     }
 
     fn bounds(&self) -> Bounds {

@@ -31,20 +31,42 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
+        // Nothing to do is the common answer, and is given without a call.
+        if self
+            .g
+            .transports
+            .get(transport.0 as usize)?
+            .ready
+            .is_empty()
+        {
+            return None;
+        }
+        self.ready_work(transport, slots)
+    }
+
+    #[inline(never)]
+    fn ready_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         loop {
-            let q = &self.g.transports[transport.0 as usize].as_ref()?.ready;
-            if q.is_empty() {
+            let n = self.g.transport(transport.0).ready.head;
+            if n == NONE {
                 return None;
             }
-            let n = q.head;
-            if let Some(work) = self.next_work(n, slots) {
-                return Some(work);
+            let work = self.next_work(n, slots);
+            if work.is_some() && self.nexus(n).may_have_work() {
+                return work;
             }
+            debug_assert!(
+                work.is_none() || self.next_work(n, slots).is_none(),
+                "nexus {n} has work that was not foreseen"
+            );
             let tables = self.s.tables();
-            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.ready;
+            let q = &mut self.g.transport(transport.0).ready;
             debug_assert_eq!(q.head, n);
             queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
             tables.nexuses[n as usize].in_ready = false;
+            if work.is_some() {
+                return work;
+            }
         }
     }
 
@@ -55,10 +77,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut tables.nexuses[n as usize];
         if !row.in_ready {
             row.in_ready = true;
-            if let Some(state) = &mut self.g.transports[row.transport as usize] {
-                let q = &mut state.ready;
-                queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
-            }
+            let q = &mut self.g.transport(row.transport).ready;
+            queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
+        }
+    }
+
+    /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
+    /// can lead to work.
+    #[inline]
+    pub(crate) fn look_again(&mut self, n: u32) {
+        if self.nexus(n).may_have_work() {
+            self.mark_ready(n);
         }
     }
 
@@ -73,23 +102,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         let next = row.ready_next;
-        if let Some(state) = &mut self.g.transports[row.transport as usize] {
-            let q = &mut state.ready;
-            if q.head == n {
-                q.head = next;
-                if next == NONE {
-                    q.tail = NONE;
-                }
-                return;
-            }
-            let mut at = q.head;
-            while tables.nexuses[at as usize].ready_next != n {
-                at = tables.nexuses[at as usize].ready_next;
-            }
-            tables.nexuses[at as usize].ready_next = next;
+        let q = &mut self.g.transport(row.transport).ready;
+        if q.head == n {
+            q.head = next;
             if next == NONE {
-                q.tail = at;
+                q.tail = NONE;
             }
+            return;
+        }
+        let mut at = q.head;
+        while tables.nexuses[at as usize].ready_next != n {
+            at = tables.nexuses[at as usize].ready_next;
+        }
+        tables.nexuses[at as usize].ready_next = next;
+        if next == NONE {
+            q.tail = at;
         }
     }
 
@@ -420,8 +447,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn signal(&mut self, n: u32) -> bool {
         let transport = self.nexus(n).transport;
-        let limits = self.transport(transport).limits;
-        let every = limits.signal_every.min(limits.sq_depth / 4).max(1);
+        let every = self.transport(transport).signal_every;
         let row = self.nexus(n);
         row.sq_unsignaled += 1;
         let due = row.sq_unsignaled >= every;
