@@ -8,7 +8,7 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::queue_pop;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
@@ -42,15 +42,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Puts a connection in the round of those with events.
-    #[inline]
     pub(crate) fn mark_events(&mut self, c: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.connections[c as usize];
-        if !row.in_events {
-            row.in_events = true;
-            let q = &mut self.g.connection_events;
-            queue_push!(tables.connections, q.head, q.tail, event_next, c);
-        }
+        self.parts().mark_events(c);
     }
 
     fn poll_session_event(&mut self) -> Option<Event> {

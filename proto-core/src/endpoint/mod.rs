@@ -14,6 +14,7 @@ mod frame;
 mod info;
 mod message;
 mod outcome;
+mod parts;
 mod receive;
 mod rendezvous;
 mod send;
@@ -31,7 +32,7 @@ pub use session::SessionTicket;
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, Task};
 use crate::error::{CommandError, Resource};
-use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TaskId, TransportId};
+use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
 use crate::storage::{Storage, Tables};
 use crate::table::{Pool, Queue};
 use crate::time::Instant;
@@ -391,23 +392,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        let t = self.s.tables();
-        let row = &mut t.slots[slot as usize];
-        debug_assert!(
-            row.usage != crate::entries::SlotUse::Free,
-            "slot {slot} freed twice"
-        );
-        row.usage = crate::entries::SlotUse::Free;
-        row.nexus = NONE;
-        if slot < self.g.config.rx_slots {
-            self.g.rx_slots.give(t.slots, slot);
-        } else {
-            self.g.tx_slots.give(t.slots, slot);
-        }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
-        self.wake_blocked();
+        self.parts().free_slot(slot);
     }
 }
 

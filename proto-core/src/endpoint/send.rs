@@ -462,13 +462,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn give_list(&mut self, list: SegmentList) {
-        let t = self.s.tables();
-        let mut e = list.extent;
-        while e != NONE {
-            let next = t.extents[e as usize].next_free;
-            self.g.extents.give(t.extents, e);
-            e = next;
-        }
+        self.parts().give_extents(list.extent);
     }
 
     /// Takes a row for an outgoing message.

@@ -2,9 +2,10 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
+use super::parts::Done;
 use crate::entries::{Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
-use crate::ids::{NONE, TransportId, WrId, WrKind};
+use crate::ids::{NONE, TransportId, WrId};
 use crate::memory::Slots;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
@@ -71,24 +72,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Something may have changed that lets a nexus send.
-    #[inline]
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.nexuses[n as usize];
-        if !row.in_ready {
-            row.in_ready = true;
-            let q = &mut self.g.transport(row.transport).ready;
-            queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
-        }
+        self.parts().mark_ready(n);
     }
 
     /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
     /// can lead to work.
     #[inline]
     pub(crate) fn look_again(&mut self, n: u32) {
-        if self.nexus(n).may_have_work() {
-            self.mark_ready(n);
-        }
+        self.parts().look_again(n);
     }
 
     /// Takes a nexus out of the ready list before its row is freed.
@@ -121,20 +113,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// A connection may have something to send.
-    #[inline]
     pub(crate) fn mark_tx(&mut self, c: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.connections[c as usize];
-        let n = row.nexus;
-        if n == NONE {
-            return;
-        }
-        if !row.in_tx {
-            row.in_tx = true;
-            let nexus = &mut tables.nexuses[n as usize];
-            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
-        }
-        self.mark_ready(n);
+        self.parts().mark_tx(c);
     }
 
     /// Takes a connection out of a nexus's round before it leaves the nexus.
@@ -407,39 +387,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         slot
     }
 
-    pub(crate) fn wake_slot_waiters(&mut self) {
-        self.g.slot_waiters = 0;
-        let count = self.s.tables().nexuses.len() as u32;
-        for n in 0..count {
-            if core::mem::take(&mut self.nexus(n).wants_slot) {
-                self.mark_ready(n);
-            }
-        }
-    }
-
     /// Enters a work request on a send queue.
-    #[inline]
     pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
-        let tables = self.s.tables();
-        let Some(w) = self.g.work.take(tables.work) else {
-            unreachable!("room was checked before");
-        };
-        let row = &mut tables.work[w as usize];
-        let generation = row.generation;
-        let bytes = entry.bytes;
-        *row = WorkEntry {
-            generation,
-            nexus: n,
-            live: true,
-            ..entry
-        };
-        let nexus = &mut tables.nexuses[n as usize];
-        queue_push!(tables.work, nexus.sq_head, nexus.sq_tail, next_free, w);
-        nexus.sq_used += 1;
-        nexus.sq_bytes += bytes;
-        let transport = nexus.transport;
-        self.transport(transport).cq_used += 1;
-        WrId::new(WrKind::Send, w, generation)
+        self.parts().push_work(n, entry)
     }
 
     /// Whether the work request just made must be signalled: every so many, and the last of what
@@ -470,18 +420,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Takes the oldest work request off a send queue.
-    pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) -> u32 {
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        let w = queue_pop!(tables.work, nexus.sq_head, nexus.sq_tail, next_free);
-        let row = &mut tables.work[w as usize];
-        row.live = false;
-        let (kind, t, c, slot, bytes) = (row.kind, row.task, row.connection, row.slot, row.bytes);
-        nexus.sq_used -= 1;
-        nexus.sq_bytes -= row.bytes;
-        let transport = nexus.transport;
-        self.g.work.give(tables.work, w);
-        self.transport(transport).cq_used -= 1;
+    pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) {
+        let Done {
+            kind,
+            task: t,
+            connection: c,
+            slot,
+            bytes,
+        } = self.parts().take_work(n);
         if slot != NONE {
             self.free_slot(slot);
         }
@@ -495,7 +441,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if let WorkKind::Frame(kind) = kind {
             self.setup_sent(n, kind);
         }
-        w
     }
 
     fn setup_sent(&mut self, n: u32, kind: Kind) {
