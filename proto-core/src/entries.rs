@@ -544,6 +544,8 @@ bitflags::bitflags! {
         const ORPHAN_LATER = 32768;
         /// Its outcome is nobody's event.
         const SILENT = 1 << 16;
+        /// In a slot as a whole, and by itself nothing that the short way cannot send.
+        const PLAIN = 1 << 31;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
     }
@@ -659,6 +661,25 @@ pub struct Task {
 }
 
 impl Task {
+    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
+    /// yet, and the segments beyond the lists' counts.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        let (out, into) = (self.out.inline, self.into.inline);
+        *self = Self {
+            generation: self.generation,
+            out: SegmentList {
+                inline: out,
+                ..SegmentList::EMPTY
+            },
+            into: SegmentList {
+                inline: into,
+                ..SegmentList::EMPTY
+            },
+            ..Self::VACANT
+        };
+    }
+
     /// A free row.
     pub const VACANT: Self = Self {
         generation: 0,

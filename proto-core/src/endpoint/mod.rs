@@ -15,6 +15,7 @@ mod info;
 mod message;
 mod outcome;
 mod parts;
+mod plain;
 mod receive;
 mod rendezvous;
 mod send;

@@ -64,35 +64,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match kind {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
-            WorkKind::Frame(_) if good => self.frame_done(t),
+            WorkKind::Frame(_) if good => self.parts().frame_done(t),
             // The nexus goes down with a bad status, and the message with its connection.
             WorkKind::Frame(_) => {}
         }
         self.maybe_return(t);
         self.try_free(t);
-    }
-
-    fn frame_done(&mut self, t: u32) {
-        let row = self.task(t);
-        let slot = core::mem::replace(&mut row.slot, NONE);
-        let waits = match row.kind {
-            Kind::OneWayReq => row
-                .flags
-                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
-            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
-            _ => true,
-        };
-        if slot != NONE {
-            self.free_slot(slot);
-        }
-        let input = if waits {
-            Input::SendDoneHeld
-        } else {
-            Input::SendDone
-        };
-        if self.task_input(t, input) == Action::Complete {
-            self.finish(t, Ending::Good);
-        }
     }
 
     /// A message that was not posted yet never will be.

@@ -37,7 +37,7 @@ impl<T: Trace> Parts<'_, T> {
     /// The same parts in memory of their own, for a function that is called and not inlined: the
     /// originals can stay in registers then.
     #[inline(always)]
-    fn aside(&mut self) -> Parts<'_, T> {
+    pub(crate) fn aside(&mut self) -> Parts<'_, T> {
         Parts {
             t: self.t.tables(),
             g: self.g,

@@ -1,7 +1,7 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
 use super::Endpoint;
-use crate::entries::{SegmentList, SlotUse, Task, TaskFlags, Transfer};
+use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
@@ -128,6 +128,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, !options.more_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
+        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
+        row.flags.set(TaskFlags::PLAIN, plain);
         row.connection = c;
         self.task_input(t, Input::Submit);
         self.link_task(c, t);
@@ -179,6 +181,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
+        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
         row.transfer = Transfer {
             posted: 0,
             done: 0,
@@ -473,10 +476,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
-        *row = Task {
-            generation: row.generation,
-            ..Task::VACANT
-        };
+        row.reset();
         Ok(index)
     }
 

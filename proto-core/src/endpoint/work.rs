@@ -2,7 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use super::parts::Done;
+use super::parts::{Done, Parts};
 use crate::entries::{Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
@@ -52,7 +52,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if n == NONE {
                 return None;
             }
-            let work = self.next_work(n, slots);
+            let plain = self.parts().plain_work(n, slots);
+            let work = plain.or_else(|| self.next_work(n, slots));
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }
@@ -187,10 +188,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let c = self.nexus(n).tx_head;
             let pick = self.pick(c);
             if pick == Pick::Nothing {
-                self.pop_tx(n);
+                self.parts().pop_tx(n);
                 continue;
             }
-            if !matches!(pick, Pick::Control(_)) && !self.room_for_data(n) {
+            if !matches!(pick, Pick::Control(_)) && !self.parts().room_for_data(n) {
                 break;
             }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
@@ -255,125 +256,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Pick::Nothing => return None,
         };
-        self.rotate_tx(n, c);
+        self.parts().rotate_tx(n, c);
         Some(work)
     }
 
-    fn pop_tx(&mut self, n: u32) {
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        let c = queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-        tables.connections[c as usize].in_tx = false;
-    }
-
-    /// Connections take turns: one with more to send goes to the end, one without leaves.
-    #[inline]
-    fn rotate_tx(&mut self, n: u32, c: u32) {
-        if self.nexus(n).tx_head != c {
-            return;
-        }
-        if self.pick(c) == Pick::Nothing {
-            self.pop_tx(n);
-            return;
-        }
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        if nexus.tx_tail != c {
-            queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
-        }
-    }
-
     /// What a connection may send next, by its own state and the peer's application credits.
-    #[inline]
     pub(crate) fn pick(&mut self, c: u32) -> Pick {
-        let flow_control = self.g.config.flow_control;
-        self.skip_ended(c);
-        let row = self.connection(c);
-        if !row.frames.is_empty() {
-            let now = first_frame(row.frames);
-            if !now.is_empty() {
-                return Pick::Control(now);
-            }
-        }
-        let online = matches!(
-            row.state,
-            ConnectionState::Online
-                | ConnectionState::FinWait1
-                | ConnectionState::FinWait2
-                | ConnectionState::Closing
-                | ConnectionState::LastAck
-                | ConnectionState::TimeWait
-        );
-        if !online {
-            return Pick::Nothing;
-        }
-        let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
-        let req_goes = req != NONE && (!flow_control || self.covered(c, req));
-        let rsp_goes = rsp != NONE && (!flow_control || self.covered(c, rsp));
-        match (req_goes, rsp_goes, turn) {
-            (true, false, _) | (true, true, false) => return Pick::Request(req),
-            (false, true, _) | (true, true, true) => return Pick::Response(rsp),
-            (false, false, _) => {}
-        }
-        // FIN follows what was queued before it: answers, and then requests.
-        let row = self.connection(c);
-        if row.frames.contains(Frames::FIN_RSP) && rsp == NONE {
-            return Pick::Control(Frames::FIN_RSP);
-        }
-        let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
-        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
-            return Pick::Control(Frames::FIN_REQ);
-        }
-        Pick::Nothing
+        self.parts().pick(c)
     }
 
-    /// Messages that ended while queued leave the queue's head.
-    #[inline]
-    fn skip_ended(&mut self, c: u32) {
-        loop {
-            let tables = self.s.tables();
-            let row = &mut tables.connections[c as usize];
-            let ended = |t: u32| {
-                t != NONE && {
-                    let task = &tables.tasks[t as usize];
-                    let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
-                    let owes = task.flags.contains(TaskFlags::INCOMING)
-                        && task.flags.intersects(receipt)
-                        && !task.flags.contains(TaskFlags::RECEIPT_DONE);
-                    task.state == TaskState::Ended && !owes
-                }
-            };
-            let t = if ended(row.req_head) {
-                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next)
-            } else if ended(row.rsp_head) {
-                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next)
-            } else {
-                return;
-            };
-            tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
-            self.try_free(t);
-        }
-    }
-
-    /// Whether there is room for one more work request that can complete.
-    #[inline]
     pub(crate) fn room(&mut self, n: u32) -> bool {
-        let row = self.nexus(n);
-        let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
-        let state = self.transport(transport);
-        let limits = &state.limits;
-        let fits =
-            used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
-        fits && self.g.work.free() > 0
+        self.parts().room(n)
     }
 
-    /// Two places of the send queue are kept for control frames.
-    #[inline]
-    fn room_for_data(&mut self, n: u32) -> bool {
-        let row = self.nexus(n);
-        let (transport, used) = (row.transport, row.sq_used);
-        used + 2 < self.transport(transport).limits.sq_depth
+    pub(crate) fn signal(&mut self, n: u32) -> bool {
+        self.parts().signal(n)
     }
 
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
@@ -390,33 +287,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Enters a work request on a send queue.
     pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
         self.parts().push_work(n, entry)
-    }
-
-    /// Whether the work request just made must be signalled: every so many, and the last of what
-    /// can go now, so that nothing waits for later traffic to come back.
-    #[inline]
-    pub(crate) fn signal(&mut self, n: u32) -> bool {
-        let transport = self.nexus(n).transport;
-        let every = self.transport(transport).signal_every;
-        let row = self.nexus(n);
-        row.sq_unsignaled += 1;
-        let due = row.sq_unsignaled >= every;
-        if due || !self.more_to_send(n) {
-            self.nexus(n).sq_unsignaled = 0;
-            return true;
-        }
-        false
-    }
-
-    /// Whether another data frame is sure to follow now.
-    fn more_to_send(&mut self, n: u32) -> bool {
-        let row = self.nexus(n);
-        let (c, credits) = (row.tx_head, row.tx_credits);
-        let rdma = row.framing == Framing::Rdma;
-        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
-            return false;
-        }
-        matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))
     }
 
     /// Takes the oldest work request off a send queue.
@@ -479,6 +349,160 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             _ => self.g.counters.stale += 1,
         }
+    }
+}
+
+impl<T: Trace> Parts<'_, T> {
+    /// Whether the peer's application credits cover a queued message, taking them if so is left
+    /// to the frame.
+    pub(super) fn covered(&mut self, c: u32, t: u32) -> bool {
+        let row = self.task(t);
+        let receipt =
+            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
+        let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+        let row = self.connection(c);
+        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
+    }
+
+    pub(super) fn pop_tx(&mut self, n: u32) {
+        let nexus = &mut self.t.nexuses[n as usize];
+        let c = queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+        self.t.connections[c as usize].in_tx = false;
+    }
+
+    /// Connections take turns: one with more to send goes to the end, one without leaves.
+    #[inline]
+    pub(super) fn rotate_tx(&mut self, n: u32, c: u32) {
+        if self.nexus(n).tx_head != c {
+            return;
+        }
+        if self.pick(c) == Pick::Nothing {
+            self.pop_tx(n);
+            return;
+        }
+        let nexus = &mut self.t.nexuses[n as usize];
+        if nexus.tx_tail != c {
+            queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+            queue_push!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+    }
+
+    /// What a connection may send next, by its own state and the peer's application credits.
+    #[inline]
+    pub(super) fn pick(&mut self, c: u32) -> Pick {
+        let flow_control = self.g.config.flow_control;
+        self.skip_ended(c);
+        let row = self.connection(c);
+        if !row.frames.is_empty() {
+            let now = first_frame(row.frames);
+            if !now.is_empty() {
+                return Pick::Control(now);
+            }
+        }
+        let online = matches!(
+            row.state,
+            ConnectionState::Online
+                | ConnectionState::FinWait1
+                | ConnectionState::FinWait2
+                | ConnectionState::Closing
+                | ConnectionState::LastAck
+                | ConnectionState::TimeWait
+        );
+        if !online {
+            return Pick::Nothing;
+        }
+        let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
+        let req_goes = req != NONE && (!flow_control || self.covered(c, req));
+        let rsp_goes = rsp != NONE && (!flow_control || self.covered(c, rsp));
+        match (req_goes, rsp_goes, turn) {
+            (true, false, _) | (true, true, false) => return Pick::Request(req),
+            (false, true, _) | (true, true, true) => return Pick::Response(rsp),
+            (false, false, _) => {}
+        }
+        // FIN follows what was queued before it: answers, and then requests.
+        let row = self.connection(c);
+        if row.frames.contains(Frames::FIN_RSP) && rsp == NONE {
+            return Pick::Control(Frames::FIN_RSP);
+        }
+        let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
+        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
+            return Pick::Control(Frames::FIN_REQ);
+        }
+        Pick::Nothing
+    }
+
+    /// Messages that ended while queued leave the queue's head.
+    #[inline]
+    pub(super) fn skip_ended(&mut self, c: u32) {
+        loop {
+            let row = &mut self.t.connections[c as usize];
+            let ended = |t: u32| {
+                t != NONE && {
+                    let task = &self.t.tasks[t as usize];
+                    let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+                    let owes = task.flags.contains(TaskFlags::INCOMING)
+                        && task.flags.intersects(receipt)
+                        && !task.flags.contains(TaskFlags::RECEIPT_DONE);
+                    task.state == TaskState::Ended && !owes
+                }
+            };
+            let t = if ended(row.req_head) {
+                queue_pop!(self.t.tasks, row.req_head, row.req_tail, queue_next)
+            } else if ended(row.rsp_head) {
+                queue_pop!(self.t.tasks, row.rsp_head, row.rsp_tail, queue_next)
+            } else {
+                return;
+            };
+            self.t.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+            self.try_free(t);
+        }
+    }
+
+    /// Whether there is room for one more work request that can complete.
+    #[inline]
+    pub(super) fn room(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
+        let state = self.g.transport(transport);
+        let limits = &state.limits;
+        let fits =
+            used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
+        fits && self.g.work.free() > 0
+    }
+
+    /// Two places of the send queue are kept for control frames.
+    #[inline]
+    pub(super) fn room_for_data(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (transport, used) = (row.transport, row.sq_used);
+        used + 2 < self.g.transport(transport).limits.sq_depth
+    }
+
+    /// Whether the work request just made must be signalled: every so many, and the last of what
+    /// can go now, so that nothing waits for later traffic to come back.
+    #[inline]
+    pub(super) fn signal(&mut self, n: u32) -> bool {
+        let transport = self.nexus(n).transport;
+        let every = self.g.transport(transport).signal_every;
+        let row = self.nexus(n);
+        row.sq_unsignaled += 1;
+        let due = row.sq_unsignaled >= every;
+        if due || !self.more_to_send(n) {
+            self.nexus(n).sq_unsignaled = 0;
+            return true;
+        }
+        false
+    }
+
+    /// Whether another data frame is sure to follow now.
+    pub(super) fn more_to_send(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let (c, credits) = (row.tx_head, row.tx_credits);
+        let rdma = row.framing == Framing::Rdma;
+        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
+            return false;
+        }
+        matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))
     }
 }
 
