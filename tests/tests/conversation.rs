@@ -61,7 +61,8 @@ fn message<'a>(pair: &mut Pair, i: usize, c: ConnectionId, text: &[u8], user: u6
     let slot = side.endpoint.reserve_slot(c).unwrap();
     let at = side.endpoint.config().headroom();
     side.slots.slot_mut(slot)[at..at + text.len()].copy_from_slice(text);
-    Message { slot: Some(SlotId(slot.0)), header_len: 3, slot_data: text.len() as u32 - 3, data: &[], user }
+    let (slot, slot_data) = (Some(SlotId(slot.0)), text.len() as u32 - 3);
+    Message { slot, header_len: 3, slot_data, user, ..Message::default() }
 }
 
 #[test]
