@@ -93,6 +93,8 @@ pub struct Nexus {
     pub(crate) posted: u16,
     /// Receives that the peer was told of and has not used.
     pub(crate) granted: u16,
+    /// Receives used by other frames than NOPs since credits were last granted.
+    pub(crate) used_since_grant: u16,
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
     pub(crate) recv_target: u16,
@@ -116,6 +118,7 @@ pub struct Nexus {
     pub(crate) setup_work: bool,
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
+    pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
     pub(crate) first_frame_sent: bool,
@@ -177,6 +180,7 @@ impl Nexus {
         tx_credits: 0,
         posted: 0,
         granted: 0,
+        used_since_grant: 0,
         held: 0,
         recv_target: 0,
         read_acks_expected: 0,
@@ -191,6 +195,7 @@ impl Nexus {
         setup_due: false,
         setup_work: false,
         peer_grant_small: false,
+        peer_granted: false,
         refilling: false,
         first_frame_sent: false,
         ack_head: NONE,

@@ -142,6 +142,8 @@ pub enum Event {
         header: Span,
         /// The response's data.
         data: Data,
+        /// As in `Failed`: the answer may overtake the completion of the request's own send.
+        buffers_returned: bool,
     },
     /// A read receipt came for a request (its response follows) or is the outcome of a one-way.
     Delivered {
@@ -151,6 +153,8 @@ pub enum Event {
         user: u64,
         /// What the peer said.
         receipt: Receipt,
+        /// As in `Failed`; false for a request, whose outcome is still to come.
+        buffers_returned: bool,
     },
     /// The outcome of a one-way without receipt, of a response, or of a direct READ or WRITE.
     Sent {

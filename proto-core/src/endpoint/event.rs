@@ -319,6 +319,7 @@ fn task_event(
             task: id,
             user,
             receipt,
+            buffers_returned: false,
         });
     }
     if bit == TaskEvents::WAITING {
@@ -353,12 +354,14 @@ fn task_event(
             connection_user: row.user,
             header,
             data: payload(t, task),
+            buffers_returned,
         },
         Ending::Good => Event::Sent { task: id, user },
         Ending::Receipt(code) => Event::Delivered {
             task: id,
             user,
             receipt: Receipt::from_code(code),
+            buffers_returned,
         },
         Ending::Failed(failure) => Event::Failed {
             task: id,

@@ -223,10 +223,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.maybe_return(t);
                 self.try_free(t);
             }
+            Action::Hold if self.task(t).flags.contains(TaskFlags::HELD_BACK) => {
+                self.drop_unheard(t);
+            }
             Action::Hold => self.orphan(t, reason),
             Action::Drop => self.drop_fetch(t, reason),
             _ if self.task(t).flags.contains(TaskFlags::USER) => self.orphan(t, reason),
             _ => {}
+        }
+    }
+
+    /// A received message that the user never heard of, behind one that never came whole.
+    fn drop_unheard(&mut self, t: u32) {
+        self.task_input(t, Input::Release);
+        let row = self.task(t);
+        row.flags.remove(TaskFlags::USER);
+        let (c, request) = (row.connection, row.kind == Kind::MsgReq);
+        if request {
+            self.connection(c).unanswered -= 1;
         }
     }
 
@@ -283,6 +297,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.remove(TaskFlags::LINGERS);
         let owes = row.flags.contains(TaskFlags::OWES_RETURN);
         row.flags.remove(TaskFlags::OWES_RETURN);
+        // An outcome that the user has not heard yet says it by itself.
+        let owes = owes && !row.events.contains(TaskEvents::MAIN);
         let c = row.connection;
         self.connection(c).held -= 1;
         if owes {

@@ -203,6 +203,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn on_nop(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
         let nop = CreditNop::parse(bytes)?;
         self.took_credit(n)?;
+        self.nexus(n).used_since_grant -= 1;
         if nop.sn != self.nexus(n).rx_sn {
             return Err(Violation::new(What::TransportSn, 18, nop.sn.into()));
         }
@@ -264,7 +265,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if rdma && !self.nexus(n).server {
             self.took_credit(n)?;
         }
-        let min = self.g.config.min_grant;
         let row = self.nexus(n);
         let params = setup.params;
         row.frame_max = row
@@ -277,7 +277,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if rdma {
             row.rq_depth = params.rq_depth;
             row.sq_window = params.sq_depth;
-            row.peer_grant_small = params.credits < min.min(3);
             self.add_credits(n, params.credits, 28)?;
         }
         self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));

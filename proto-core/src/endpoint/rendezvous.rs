@@ -3,9 +3,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{
-    Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
-};
+use crate::entries::{Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
 use crate::memory::{ListKind, SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots};

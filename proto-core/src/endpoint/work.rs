@@ -200,13 +200,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         None
     }
 
-    /// The last credit is the NOP's, the one before it is for control frames.
     fn credits_needed(&mut self, n: u32, pick: Pick) -> u16 {
         match pick {
             Pick::Control(_) => 2,
-            // A peer that gave only two could never be sent data otherwise.
+            // A peer that gives so few could never be sent data otherwise.
             _ if self.nexus(n).peer_grant_small => 2,
-            _ => 3,
+            _ => super::credit::DATA_CREDITS,
         }
     }
 
