@@ -541,6 +541,8 @@ bitflags::bitflags! {
         const SILENT = 1 << 16;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
+        /// A completion is wanted at once.
+        const PROMPT = 1 << 18;
     }
 }
 

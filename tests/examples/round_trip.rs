@@ -311,6 +311,7 @@ impl World {
             slot_data: PAYLOAD as u32,
             data: &[],
             user: 7,
+            prompt: false,
         }
     }
 

@@ -86,6 +86,7 @@ fn message<'a>(pair: &mut Pair, i: usize, c: ConnectionId, text: &[u8], user: u6
         slot_data: text.len() as u32 - 3,
         data: &[],
         user,
+        prompt: false,
     }
 }
 

@@ -31,6 +31,9 @@ pub struct Message<'a> {
     pub data: &'a [Segment],
     /// Comes back in the events of the message.
     pub user: u64,
+    /// Ask the device for a completion at once, instead of with later messages. The peer is told
+    /// so, as libxio tells it (immediate send completion), and does nothing about it.
+    pub prompt: bool,
 }
 
 /// What else a request or one-way may ask for.
@@ -47,8 +50,8 @@ pub struct RequestOptions<'a> {
     pub force_write: bool,
     /// The outcome comes by then.
     pub deadline: Option<Instant>,
-    /// Tells the peer that more of a batch follows.
-    pub more_in_batch: bool,
+    /// Tells the peer's user that this is the last message of a batch.
+    pub last_in_batch: bool,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -125,7 +128,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.kind = kind;
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
-        row.flags.set(TaskFlags::LAST, !options.more_in_batch);
+        row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
         self.enqueue_request(c, t, bytes);
@@ -446,6 +449,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.into = into;
         }
         row.user = message.user;
+        row.flags.set(TaskFlags::PROMPT, message.prompt);
         Ok(())
     }
 
