@@ -412,7 +412,11 @@ impl Server {
             Event::OneWay {
                 task, header, data, ..
             } => {
-                self.message(host, false, header, data)?;
+                let wish = self.message(host, false, header, data)?;
+                if wish.reject_receipt {
+                    let set = host.endpoint.set_receipt(task, 1);
+                    set.map_err(told("receipt"))?;
+                }
                 host.endpoint.release(task).map_err(told("release"))
             }
             Event::PayloadWaiting { task, len, .. } => {
