@@ -98,7 +98,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         None
     }
 
-    fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
+    pub(crate) fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
         match self.g.transports.get(transport.0 as usize) {
             Some(Some(_)) => Ok(()),
             _ => Err(CommandError::BadValue("transport was never added")),

@@ -8,7 +8,7 @@ use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::queue_push;
+use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
@@ -131,7 +131,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
-        row.connection = c;
+        self.enqueue_request(c, t, bytes);
+        if let Some(deadline) = options.deadline {
+            self.arm(Timer::Task(t), deadline);
+        }
+        Ok(self.task_id(t))
+    }
+
+    /// Puts a filled task in its connection's queue.
+    pub(crate) fn enqueue_request(&mut self, c: u32, t: u32, bytes: u64) {
         self.task_input(t, Input::Submit);
         self.link_task(c, t);
         let tables = self.s.tables();
@@ -140,11 +148,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.queued_bytes += bytes;
         queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
         tables.tasks[t as usize].flags.insert(TaskFlags::QUEUED);
-        if let Some(deadline) = options.deadline {
-            self.arm(Timer::Task(t), deadline);
-        }
         self.mark_tx(c);
-        Ok(self.task_id(t))
+    }
+
+    /// Takes the first request off its connection's queue.
+    pub(crate) fn pop_request(&mut self, c: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let t = queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next);
+        row.rsp_turn = true;
+        tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
     /// Answers a request. The outcome is `Sent` or `Failed`; the request needs no `release`.
@@ -327,7 +340,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(data + u64::from(message.header_len))
     }
 
-    fn check_segments(
+    pub(crate) fn check_segments(
         &mut self,
         c: u32,
         segments: &[Segment],
@@ -337,9 +350,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(0);
         }
         let n = self.connection(c).nexus;
-        let peer = if n == NONE {
+        let peer = if n == NONE || what == Length::Local {
             0
-        } else if what == Length::Data {
+        } else if what != Length::OfferedBuffers {
             self.nexus(n).peer_in_sges
         } else {
             self.nexus(n).peer_out_sges
@@ -369,7 +382,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(total)
     }
 
-    fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
+    pub(crate) fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
         let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
         let flow_control = self.g.config.flow_control;
         let row = self.connection(c);
@@ -494,7 +507,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Takes a row for an outgoing message.
-    fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
+    pub(crate) fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
         let t = self.s.tables();
         let Some(index) = self.g.tasks.take(t.tasks) else {
             self.block(c);
@@ -508,7 +521,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(index)
     }
 
-    fn give_task(&mut self, t: u32) {
+    pub(crate) fn give_task(&mut self, t: u32) {
         let tables = self.s.tables();
         self.g.tasks.give(tables.tasks, t);
     }
