@@ -1,8 +1,8 @@
 //! Tables of an endpoint on the heap, freed with it.
 
 use xio_proto::storage::{
-    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Storage, Tables, Task,
-    TimerEntry, View, WorkEntry,
+    Connection, Counts, Extent, Listener, Nexus, Region, Session, Slot, Socket, Storage, Tables,
+    Task, TimerEntry, View, WorkEntry,
 };
 
 /// Every table as a boxed slice.
@@ -17,6 +17,7 @@ pub struct BoxedTables {
     work: Box<[WorkEntry]>,
     sockets: Box<[Socket]>,
     extents: Box<[Extent]>,
+    regions: Box<[Region]>,
     timers: Box<[TimerEntry]>,
 }
 
@@ -38,6 +39,7 @@ impl BoxedTables {
             work: rows(|| WorkEntry::VACANT, counts.work),
             sockets: rows(|| Socket::VACANT, counts.sockets),
             extents: rows(|| Extent::VACANT, counts.extents),
+            regions: rows(|| Region::VACANT, counts.regions),
             timers: rows(|| TimerEntry::VACANT, counts.timers()),
         }
     }
@@ -55,6 +57,7 @@ impl Storage for BoxedTables {
             work: &mut self.work,
             sockets: &mut self.sockets,
             extents: &mut self.extents,
+            regions: &mut self.regions,
             timers: &mut self.timers,
         }
     }
