@@ -355,6 +355,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.connections[c as usize];
         row.session = s;
         row.own_session = session.own_id;
+        row.peer_session = session.peer_id;
         row.session_prev = NONE;
         row.session_next = head;
     }
