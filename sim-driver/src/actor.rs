@@ -228,8 +228,7 @@ impl Actor {
         let Some(transport) = desk.rdma else {
             return;
         };
-        let pair = desk.ledger.number_connection();
-        let side = 2 * pair;
+        let side = 2 * desk.ledger.number_connection();
         let line = self.open(side, Some(errand));
         let private = (
             side,
@@ -255,14 +254,14 @@ impl Actor {
                 self.pump(core, desk, line);
             }
             Err(CommandError::Full(_)) => {
-                self.lines[line as usize].over = true;
+                self.lines.pop();
                 let mut again = *errand;
                 again.at = desk.env.now() + 10_000_000;
                 self.errands.push_back(again);
                 self.wake(desk, again.at);
             }
             Err(error) => {
-                self.lines[line as usize].over = true;
+                self.lines.pop();
                 self.sense(desk, format!("connect was refused: {error}"));
             }
         }
@@ -949,7 +948,11 @@ impl User for Actor {
                 self.answer(core, desk, task, user, header, &data);
                 self.ended(core, desk, task, user, Outcome::Answered, buffers_returned);
             }
-            Event::Sent { task, .. } => self.ended(core, desk, task, user, Outcome::Sent, true),
+            Event::Sent {
+                task,
+                buffers_returned,
+                ..
+            } => self.ended(core, desk, task, user, Outcome::Sent, buffers_returned),
             Event::Delivered {
                 task,
                 buffers_returned,

@@ -712,7 +712,12 @@ impl SimDriver {
                 fabric.set_cookie(id, nexus.to_bits());
                 rdma.set(nexus, id);
             }
-            Err(_) => {
+            Err(reason) => {
+                let (need, have) = match reason {
+                    Reason::NoResources { need, have, .. } => (need.into(), have.into()),
+                    _ => (0, 0),
+                };
+                env.record(self.number, Object::World, Act::Refused, need, have);
                 let _ = fabric.reject(env, id, &[]);
                 fabric.destroy(env, id);
             }
