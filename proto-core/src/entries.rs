@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::memory::{SEGMENTS_INLINE, Segment};
+use crate::output::Access;
 use crate::state::{connection, nexus, session, task};
 use crate::wire::{Framing, Kind};
 
@@ -540,6 +541,8 @@ bitflags::bitflags! {
         const SILENT = 1 << 16;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
+        /// A completion is wanted at once.
+        const PROMPT = 1 << 18;
     }
 }
 
@@ -588,6 +591,55 @@ pub(crate) struct Transfer {
     pub(crate) done: u64,
     /// Bytes in all.
     pub(crate) total: u64,
+}
+
+/// Registered user memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) live: bool,
+    /// Create: to be registered; Destroy: to be revoked.
+    pub(crate) due: Due,
+    pub(crate) ready: bool,
+    pub(crate) revoking: bool,
+    pub(crate) revoked: bool,
+    /// The user knows the last that happened.
+    pub(crate) told: bool,
+    pub(crate) transport: u8,
+    pub(crate) access: Access,
+    pub(crate) keys: Option<Result<(u32, u32), i32>>,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) user: u64,
+}
+
+impl Region {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        live: false,
+        due: Due::Nothing,
+        ready: false,
+        revoking: false,
+        revoked: false,
+        told: true,
+        transport: 0,
+        access: Access::empty(),
+        keys: None,
+        addr: 0,
+        len: 0,
+        user: 0,
+    };
+}
+
+/// READ or WRITE by the user's own addresses.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    No,
+    Read,
+    Write,
 }
 
 /// A message.
@@ -639,6 +691,9 @@ pub struct Task {
     pub(crate) remote_count: u16,
     pub(crate) remote_at: u16,
     pub(crate) status: u32,
+    pub(crate) direct: Direct,
+    pub(crate) remote_addr: u64,
+    pub(crate) remote_key: u32,
     pub(crate) out: SegmentList,
     pub(crate) into: SegmentList,
     pub(crate) transfer: Transfer,
@@ -688,6 +743,9 @@ impl Task {
         remote_count: 0,
         remote_at: 0,
         status: 0,
+        direct: Direct::No,
+        remote_addr: 0,
+        remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
         transfer: Transfer {

@@ -1,7 +1,7 @@
 //! Where the tables live: the caller's choice, fixed at construction.
 
 pub use crate::entries::{
-    Connection, Extent, Listener, Nexus, Session, Slot, Task, TimerEntry, WorkEntry,
+    Connection, Extent, Listener, Nexus, Region, Session, Slot, Task, TimerEntry, WorkEntry,
 };
 pub use crate::stream::Socket;
 
@@ -29,6 +29,8 @@ pub struct Tables<'a> {
     pub sockets: &'a mut [Socket],
     /// Extents for segment lists longer than four.
     pub extents: &'a mut [Extent],
+    /// Registered regions of user memory (none are needed without direct READ and WRITE).
+    pub regions: &'a mut [Region],
     /// The heap of deadlines.
     pub timers: &'a mut [TimerEntry],
 }
@@ -85,6 +87,8 @@ pub struct Counts {
     pub sockets: usize,
     /// Extents.
     pub extents: usize,
+    /// Registered regions.
+    pub regions: usize,
 }
 
 impl Counts {
@@ -109,6 +113,7 @@ impl Counts {
             + self.work * size_of::<WorkEntry>()
             + self.sockets * size_of::<Socket>()
             + self.extents * size_of::<Extent>()
+            + self.regions * size_of::<Region>()
             + self.timers() * size_of::<TimerEntry>()
     }
 }
@@ -126,6 +131,7 @@ impl Storage for Tables<'_> {
             work: self.work,
             sockets: self.sockets,
             extents: self.extents,
+            regions: self.regions,
             timers: self.timers,
         }
     }
@@ -145,7 +151,7 @@ impl Storage for Tables<'_> {
 
 /// Tables in fixed arrays, for a `static` or a struct of known size. The parameters are the rows
 /// of listeners, nexuses, sessions, connections, tasks (receive slots included), slots, work
-/// requests, sockets, extents and timers.
+/// requests, sockets, extents, regions and timers.
 #[derive(Debug)]
 pub struct ArrayStorage<
     const LISTENERS: usize,
@@ -157,6 +163,7 @@ pub struct ArrayStorage<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 > {
     listeners: [Listener; LISTENERS],
@@ -168,6 +175,7 @@ pub struct ArrayStorage<
     work: [WorkEntry; WORK],
     sockets: [Socket; SOCKETS],
     extents: [Extent; EXTENTS],
+    regions: [Region; REGIONS],
     timers: [TimerEntry; TIMERS],
 }
 
@@ -181,6 +189,7 @@ impl<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 >
     ArrayStorage<
@@ -193,6 +202,7 @@ impl<
         WORK,
         SOCKETS,
         EXTENTS,
+        REGIONS,
         TIMERS,
     >
 {
@@ -209,6 +219,7 @@ impl<
             work: [const { WorkEntry::VACANT }; WORK],
             sockets: [const { Socket::VACANT }; SOCKETS],
             extents: [const { Extent::VACANT }; EXTENTS],
+            regions: [const { Region::VACANT }; REGIONS],
             timers: [TimerEntry::VACANT; TIMERS],
         }
     }
@@ -224,6 +235,7 @@ impl<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 > Storage
     for ArrayStorage<
@@ -236,6 +248,7 @@ impl<
         WORK,
         SOCKETS,
         EXTENTS,
+        REGIONS,
         TIMERS,
     >
 {
@@ -251,6 +264,7 @@ impl<
             work: &mut self.work,
             sockets: &mut self.sockets,
             extents: &mut self.extents,
+            regions: &mut self.regions,
             timers: &mut self.timers,
         }
     }

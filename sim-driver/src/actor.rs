@@ -522,6 +522,7 @@ impl Actor {
             slot_data: parcel.slot_data,
             data: &parcel.segments[..parcel.segment_count],
             user: u64::from(cargo + 1) << ID_BITS | parcel.number,
+            ..Message::default()
         };
         (message, cargo)
     }

@@ -1,8 +1,8 @@
 //! Tables of an endpoint on the heap.
 
 use xio_proto::storage::{
-    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Storage, Tables, Task,
-    TimerEntry, View, WorkEntry,
+    Connection, Counts, Extent, Listener, Nexus, Region, Session, Slot, Socket, Storage, Tables,
+    Task, TimerEntry, View, WorkEntry,
 };
 
 /// An endpoint's tables in boxes, filled row by row: nothing large passes through the stack.
@@ -17,6 +17,7 @@ pub struct BoxStorage {
     work: Box<[WorkEntry]>,
     sockets: Box<[Socket]>,
     extents: Box<[Extent]>,
+    regions: Box<[Region]>,
     timers: Box<[TimerEntry]>,
 }
 
@@ -37,6 +38,7 @@ impl BoxStorage {
             work: rows(counts.work, || WorkEntry::VACANT),
             sockets: rows(counts.sockets, || Socket::VACANT),
             extents: rows(counts.extents, || Extent::VACANT),
+            regions: rows(counts.regions, || Region::VACANT),
             timers: rows(counts.timers(), || TimerEntry::VACANT),
         }
     }
@@ -55,6 +57,7 @@ impl Storage for BoxStorage {
             work: &mut self.work,
             sockets: &mut self.sockets,
             extents: &mut self.extents,
+            regions: &mut self.regions,
             timers: &mut self.timers,
         }
     }
@@ -89,6 +92,7 @@ mod tests {
             work: 100_000,
             sockets: 20_000,
             extents: 4_000,
+            regions: 8,
         };
         let built = std::thread::Builder::new()
             .stack_size(128 << 10)

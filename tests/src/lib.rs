@@ -1,4 +1,6 @@
-//! Shared model, golden vectors and suites of xio.
+//! Shared model, golden vectors, role play and suites of xio.
 
 pub mod golden;
 pub mod pair;
+pub mod roleplay;
+pub mod tables;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use xio_proto::storage::{
-    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Tables, Task, TimerEntry,
-    WorkEntry,
+    Connection, Counts, Extent, Listener, Nexus, Region, Session, Slot, Socket, Tables, Task,
+    TimerEntry, WorkEntry,
 };
 use xio_proto::wire::Framing;
 use xio_proto::{
@@ -48,6 +48,7 @@ pub fn leak_tables(counts: &Counts) -> Tables<'static> {
         work: leak(|| WorkEntry::VACANT, counts.work),
         sockets: leak(|| Socket::VACANT, counts.sockets),
         extents: leak(|| Extent::VACANT, counts.extents),
+        regions: leak(|| Region::VACANT, counts.regions),
         timers: leak(|| TimerEntry::VACANT, counts.timers()),
     }
 }
@@ -175,6 +176,7 @@ impl Pair {
             work: 512,
             sockets: 0,
             extents: 8,
+            regions: 4,
         }
     }
 
@@ -279,6 +281,16 @@ impl Pair {
                 let (j, peer) = self.sides[i].queue_pair(nexus).peer.expect("asked");
                 let peer = self.sides[j].queue_pairs[peer].id.expect("made");
                 self.cm(j, peer, CmKind::Rejected);
+            }
+            Control::Register { region, .. } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region(self.now, region, Ok((1, 2)));
+            }
+            Control::Revoke { region } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region_revoked(self.now, region);
             }
             _ => {}
         }

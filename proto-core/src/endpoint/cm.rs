@@ -478,6 +478,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if let Some(control) = self.poll_listeners(transport) {
             return Some(control);
         }
+        if let Some(control) = self.poll_regions(transport) {
+            return Some(control);
+        }
         if let Some(control) = self.poll_sockets(transport) {
             return Some(control);
         }

@@ -166,26 +166,36 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if !row.awaited.contains(Awaited::KEEPALIVE) {
-            if row.heard {
-                // Something came since: the peer lives, look again later.
-                row.heard = false;
-                self.arm_after(Timer::Keepalive(c), keepalive.time);
-                return;
-            }
+            // Whatever else came meanwhile: the peer may count on being asked.
             row.probes = 0;
+            row.heard = false;
             row.awaited.insert(Awaited::KEEPALIVE);
             row.frames.insert(Frames::KEEPALIVE_REQ);
             self.mark_tx(c);
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
             return;
         }
-        row.probes += 1;
+        // A peer that is heard lives, even if its answer is late.
+        row.probes = if core::mem::take(&mut row.heard) { 0 } else { row.probes + 1 };
         if row.probes < keepalive.probes {
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
         } else {
             let reason = Reason::TimedOut(Step::Keepalive);
             self.connection_input(c, Input::KeepaliveDead, Some(reason));
         }
+    }
+
+    /// The peer asked whether this side lives, so it does itself: the next question of ours has
+    /// time until the peer has missed one of its own.
+    pub(crate) fn keepalive_asked(&mut self, c: u32) {
+        let keepalive = self.g.config.keepalive;
+        let row = self.connection(c);
+        let waits = row.state == State::Online && !row.awaited.contains(Awaited::KEEPALIVE);
+        row.frames.insert(Frames::KEEPALIVE_RSP);
+        if let (Some(keepalive), true) = (keepalive, waits) {
+            self.arm_after(Timer::Keepalive(c), 2 * keepalive.time);
+        }
+        self.mark_tx(c);
     }
 
     /// Ends a connection that did not part by FIN: the peer may not know.

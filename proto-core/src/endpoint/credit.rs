@@ -59,9 +59,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let others = nexuses.saturating_sub(self.g.receiving);
         let active = self.g.receiving.max(1);
         // What is left when all that may still come have their minimum, in equal shares.
-        let kept = others.min(self.g.config.rx_slots / u32::from(min)) * u32::from(min);
+        let kept = others.saturating_mul(min.into());
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
+        let free = self.g.rx_slots.free();
         let row = self.nexus(n);
+        // Those that came before may hold more than their share for a while.
+        let left = (free + u32::from(row.posted + row.held)).saturating_sub(kept);
+        let share = share.min(left);
         let acks = row.read_acks_expected;
         let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
         let transport = row.transport;
@@ -92,6 +96,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let batch = (row.recv_target / 4).clamp(1, 16);
         if missing < batch && row.posted > row.recv_target / 2 && !row.refilling {
             return None;
+        }
+        if !row.refilling && row.recv_target > 1 {
+            // The share shrinks as peers join: it is looked at before each batch.
+            let target = self.share(n);
+            let row = self.nexus(n);
+            row.recv_target = target;
+            row.refilling = true;
+            return self.next_receive(n);
         }
         row.refilling = missing > 1;
         self.post_receive(n)

@@ -186,8 +186,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             _ => return Err(unknown),
         };
         let waits = matches!(row.state, State::Sent | State::Orphaned);
-        let known =
-            tid::matches(rtid, row.generation) && row.nexus == n && row.kind == kind && waits;
+        let known = tid::matches(rtid, row.generation)
+            && row.nexus == n
+            && row.kind == kind
+            && row.direct == crate::entries::Direct::No
+            && waits;
         if known {
             return Ok(Some(t));
         }

@@ -9,6 +9,7 @@ mod cm;
 mod commands;
 mod connection;
 mod credit;
+mod direct;
 mod event;
 mod frame;
 mod info;
@@ -23,6 +24,7 @@ mod work;
 
 pub use cm::ConnectRequest;
 pub use commands::SessionOpen;
+pub use direct::RemoteMemory;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
@@ -86,6 +88,9 @@ pub(crate) struct Globals {
     pub(crate) work: Pool,
     pub(crate) sockets: Pool,
     pub(crate) extents: Pool,
+    pub(crate) regions: Pool,
+    pub(crate) regions_due: bool,
+    pub(crate) region_events: bool,
     pub(crate) timers: u32,
     /// A listener has a control output due.
     pub(crate) listeners_due: bool,
@@ -191,6 +196,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             work: Pool::new(0, count(t.work.len())),
             sockets: Pool::new(0, count(t.sockets.len())),
             extents: Pool::new(0, count(t.extents.len())),
+            regions: Pool::new(0, count(t.regions.len())),
+            regions_due: false,
+            region_events: false,
             timers: 0,
             listeners_due: false,
             listen_failed: false,

@@ -2,12 +2,12 @@
 
 use super::Endpoint;
 use super::session::{Keep, PortalBuffer};
-use crate::entries::{Awaited, Frames, SlotUse};
+use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
-use crate::state::connection::Input as ConnectionInput;
+use crate::state::connection::{Input as ConnectionInput, State};
 use crate::state::nexus::{Action, Input};
 use crate::storage::Storage;
 use crate::time::Instant;
@@ -305,10 +305,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
             Kind::KeepaliveReq => {
-                let row = self.connection(c);
-                row.keepalive_rtid = ltid;
-                row.frames.insert(Frames::KEEPALIVE_RSP);
-                self.mark_tx(c);
+                self.connection(c).keepalive_rtid = ltid;
+                self.keepalive_asked(c);
             }
             Kind::AckReq => self.on_ack_request(c, request),
             _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
@@ -340,8 +338,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinRsp, Some(reason));
             }
             _ => {
-                self.connection(c).probes = 0;
-                if let Some(keepalive) = self.g.config.keepalive {
+                let row = self.connection(c);
+                row.probes = 0;
+                let online = row.state == State::Online;
+                if let (Some(keepalive), true) = (self.g.config.keepalive, online) {
                     self.arm_after(Timer::Keepalive(c), keepalive.time);
                 }
             }
