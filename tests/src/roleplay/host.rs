@@ -127,7 +127,6 @@ impl Host {
             sockets: 8,
             regions: 4,
             extents: 8,
-            regions: 1,
         };
         let size = config.slot_size as usize;
         let bytes = vec![0; size * (counts.rx_slots + counts.tx_slots)];
