@@ -1,6 +1,7 @@
 //! Shared model, golden vectors, role play and suites of xio.
 
 pub mod golden;
+pub mod hostile;
 pub mod pair;
 pub mod roleplay;
 pub mod tables;
