@@ -56,6 +56,8 @@ pub struct View<'a> {
     pub slots: &'a [Slot],
     /// Work requests.
     pub work: &'a [WorkEntry],
+    /// Sockets.
+    pub sockets: &'a [Socket],
     /// Extents.
     pub extents: &'a [Extent],
     /// Deadlines.
@@ -81,7 +83,8 @@ pub struct Counts {
     pub tx_slots: usize,
     /// Work requests on all send queues together.
     pub work: usize,
-    /// Sockets.
+    /// Sockets: one or two per transport connection on streams, and those that are half-open
+    /// ([`Config::half_open_max`](crate::Config::half_open_max) at most).
     pub sockets: usize,
     /// Extents.
     pub extents: usize,
@@ -137,6 +140,7 @@ impl Storage for Tables<'_> {
             tasks: self.tasks,
             slots: self.slots,
             work: self.work,
+            sockets: self.sockets,
             extents: self.extents,
             timers: self.timers,
         }
@@ -262,6 +266,7 @@ impl<
             tasks: &self.tasks,
             slots: &self.slots,
             work: &self.work,
+            sockets: &self.sockets,
             extents: &self.extents,
             timers: &self.timers,
         }

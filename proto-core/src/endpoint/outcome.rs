@@ -261,15 +261,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.connection = NONE;
     }
 
-    fn uncount_slot(&mut self, slot: u32) {
+    pub(crate) fn uncount_slot(&mut self, slot: u32) {
         if slot == NONE {
             return;
         }
         let tables = self.s.tables();
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -340,8 +339,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
         self.free_slot(slot);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -380,6 +378,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn task_deadline(&mut self, t: u32) {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
+            self.discard_payload(t);
         }
     }
 

@@ -172,13 +172,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.check_message(c, message)?;
         self.check_offer(t, message)?;
-        self.fill_task(t, message, None).inspect_err(|_| self.block(c))?;
+        self.fill_task(t, message, None)
+            .inspect_err(|_| self.block(c))?;
         self.task_input(t, Input::Respond);
         self.connection(c).unanswered -= 1;
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
-        row.transfer = Transfer { posted: 0, done: 0, total: 0 };
+        row.transfer = Transfer {
+            posted: 0,
+            done: 0,
+            total: 0,
+        };
         self.queue_response(c, t);
         Ok(())
     }
@@ -196,6 +201,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
             self.finish(t, crate::entries::Ending::Cancelled);
+            self.discard_payload(t);
         }
         Ok(())
     }

@@ -229,7 +229,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if !receipt_only && let Some(write) = self.next_write(n, t, slots) {
                     return Some(write);
                 }
-                let slot = if receipt_only {
+                // An answer that the endpoint itself gives has no slot of the user's.
+                let slot = if receipt_only || self.task(t).slot == NONE {
                     self.frame_slot(n)?
                 } else {
                     NONE
@@ -244,6 +245,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     self.try_free(t);
                     work
                 } else {
+                    if slot != NONE {
+                        self.task(t).slot = slot;
+                    }
                     self.response_frame(n, c, t, slots)
                 }
             }
