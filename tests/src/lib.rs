@@ -2,3 +2,5 @@
 
 pub mod golden;
 pub mod pair;
+pub mod stream_pair;
+pub mod talk;
