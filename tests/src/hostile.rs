@@ -668,7 +668,7 @@ fn forge_response(
     frame: &mut [u8],
     kind: Kind,
 ) -> usize {
-    let (sn, mut session) = numbers(peer, choices, kind);
+    let (sn, session) = numbers(peer, choices, kind);
     let at = 300;
     let application = kind == Kind::MsgRsp;
     let op = match choices.below(4) {

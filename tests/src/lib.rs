@@ -4,4 +4,6 @@ pub mod golden;
 pub mod hostile;
 pub mod pair;
 pub mod roleplay;
+pub mod stream_pair;
 pub mod tables;
+pub mod talk;
