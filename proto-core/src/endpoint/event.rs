@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::parts::Parts;
-use crate::entries::{Connection, ConnectionEvents, Ending, Task, TaskEvents, TaskFlags};
+use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
 use crate::memory::{ListKind, SegmentSpan, Span};
@@ -20,7 +20,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         // Nothing to tell is the common answer, and is given without a call.
-        let rare = !self.g.session_events.is_empty() || self.g.listen_failed;
+        let rare =
+            !self.g.session_events.is_empty() || self.g.region_events || self.g.listen_failed;
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
@@ -41,7 +42,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let q = &mut p.g.connection_events;
             queue_pop!(p.t.connections, q.head, q.tail, event_next);
             p.connection(c).in_events = false;
-            let event = p.plain_event(c).or_else(|| self.connection_event_due(c));
+            let event = match p.plain_event(c) {
+                Some(event) => {
+                    self.offer_slots();
+                    Some(event)
+                }
+                None => self.connection_event_due(c),
+            };
             if event.is_some() {
                 return event;
             }
@@ -51,6 +58,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[cold]
     fn rare_event(&mut self) -> Option<Event> {
         self.poll_session_event()
+            .or_else(|| self.poll_region_event())
             .or_else(|| self.poll_listen_failed())
     }
 
@@ -234,7 +242,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.header_at = offset as u16;
         row.rx_header_len = len as u16;
         self.task_input(slot, crate::state::task::Input::Arrive);
-        self.s.tables().slots[slot as usize].nexus = NONE;
+        self.uncount_slot(slot);
     }
 
     fn next_task_event(&mut self, c: u32) -> Option<Event> {
@@ -256,7 +264,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.main_event_taken(c, t);
         }
         if self.task(t).flags.contains(TaskFlags::ORPHAN_LATER)
-            && !self.task(t).flags.contains(TaskFlags::EVENTS)
+            && !self
+                .task(t)
+                .flags
+                .intersects(TaskFlags::EVENTS | TaskFlags::LINGERS)
         {
             self.orphan_now(t);
         }
@@ -387,8 +398,16 @@ fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
 fn good(row: &Connection, t: u32, task: &Task) -> Event {
     let id = TaskId::new(t, task.generation);
     let user = task.user;
-    if task.kind != Kind::MsgReq || task.flags.contains(TaskFlags::INCOMING) {
-        return Event::Sent { task: id, user };
+    let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
+    let answered = task.kind == Kind::MsgReq
+        && !task.flags.contains(TaskFlags::INCOMING)
+        && task.direct == Direct::No;
+    if !answered {
+        return Event::Sent {
+            task: id,
+            user,
+            buffers_returned,
+        };
     }
     Event::Response {
         task: id,
@@ -396,7 +415,7 @@ fn good(row: &Connection, t: u32, task: &Task) -> Event {
         connection_user: row.user,
         header: header(t, task),
         data: payload(t, task),
-        buffers_returned: !task.flags.contains(TaskFlags::OWES_RETURN),
+        buffers_returned,
     }
 }
 
@@ -407,7 +426,11 @@ fn outcome(t: u32, task: &Task) -> Event {
     let user = task.user;
     let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
     match task.ending {
-        Ending::Open | Ending::Good => Event::Sent { task: id, user },
+        Ending::Open | Ending::Good => Event::Sent {
+            task: id,
+            user,
+            buffers_returned,
+        },
         Ending::Receipt(code) => Event::Delivered {
             task: id,
             user,

@@ -30,6 +30,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
         self.parts().finish(t, ending);
+        self.offer_slots();
     }
 
     /// Takes a connection out of the line before its row is freed.
@@ -64,7 +65,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match kind {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
-            WorkKind::Frame(_) if good => self.parts().frame_done(t),
+            WorkKind::Frame(_) if good => {
+                self.parts().frame_done(t);
+                self.offer_slots();
+            }
             // The nexus goes down with a bad status, and the message with its connection.
             WorkKind::Frame(_) => {}
         }
@@ -134,8 +138,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.uncount_slot(incoming);
         self.uncount_slot(answer);
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::EVENTS) {
-            // The user still has to hear of it.
+        if row.flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS) {
+            // The user still has to hear of it, or its buffers are not back.
             row.flags.insert(TaskFlags::ORPHAN_LATER);
         } else {
             self.orphan_now(t);
@@ -150,15 +154,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.connection = NONE;
     }
 
-    fn uncount_slot(&mut self, slot: u32) {
+    /// A slot that outlives what it came on is no longer counted there.
+    pub(crate) fn uncount_slot(&mut self, slot: u32) {
         if slot == NONE {
             return;
         }
         let tables = self.s.tables();
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.look_again(n);
+            self.uncount(n);
         }
     }
 
@@ -179,17 +183,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if owes {
             self.task_event(t, TaskEvents::RETURNED);
         }
+        let flags = self.task(t).flags;
+        if flags.contains(TaskFlags::ORPHAN_LATER) && !flags.contains(TaskFlags::EVENTS) {
+            self.orphan_now(t);
+        }
         self.settle(c);
     }
 
     /// Ends a task's row when nothing refers to it any more.
     pub(crate) fn try_free(&mut self, t: u32) {
         self.parts().try_free(t);
+        self.offer_slots();
     }
 
     /// A receive slot that held a message is free again.
     pub(crate) fn free_incoming(&mut self, slot: u32) {
         self.parts().free_incoming(slot);
+        self.offer_slots();
     }
 
     /// A receive slot that held a setup request of a session.
@@ -227,6 +237,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn task_deadline(&mut self, t: u32) {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
+            self.discard_payload(t);
         }
     }
 

@@ -187,8 +187,14 @@ impl<T: Trace> Parts<'_, T> {
         }
         if !flags.contains(TaskFlags::INCOMING) {
             self.unqueue(c, bytes);
+            // Only a good outcome puts an answer into the user's hands.
+            if ending != Ending::Good {
+                self.task(t).flags.remove(TaskFlags::USER);
+            }
         }
-        if !flags.contains(TaskFlags::SILENT) {
+        if flags.contains(TaskFlags::SILENT) {
+            self.try_free(t);
+        } else {
             self.task_event(t, TaskEvents::MAIN);
         }
     }
@@ -229,7 +235,8 @@ impl<T: Trace> Parts<'_, T> {
         }
     }
 
-    /// Gives a slot of either kind back and wakes who waits for one.
+    /// Gives a slot of either kind back and wakes who waits for one. Sockets that wait are not
+    /// part of what is taken apart: the endpoint offers them the slots afterwards.
     #[inline(always)]
     pub(crate) fn free_slot(&mut self, slot: u32) {
         let row = &mut self.t.slots[slot as usize];
@@ -350,8 +357,19 @@ impl<T: Trace> Parts<'_, T> {
         let n = row.nexus;
         self.free_slot(slot);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.look_again(n);
+            self.uncount(n);
+        }
+    }
+
+    /// A receive slot is no longer counted to a transport connection.
+    #[inline(always)]
+    pub(crate) fn uncount(&mut self, n: u32) {
+        let nexus = self.nexus(n);
+        nexus.held -= 1;
+        let stream = nexus.sockets[0] != NONE && nexus.held == 0;
+        self.look_again(n);
+        if stream {
+            self.aside().first_in_line(n);
         }
     }
 

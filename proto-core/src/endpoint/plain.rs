@@ -7,7 +7,7 @@
 
 use super::credit::{CREDITS_MAX, DATA_CREDITS};
 use super::parts::Parts;
-use crate::entries::{Ending, Nexus, TaskEvents, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{Direct, Ending, Nexus, TaskEvents, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::{NONE, NexusId};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::output::Work;
@@ -32,6 +32,7 @@ const MANNER: TaskFlags = TaskFlags::PLAIN
     .union(TaskFlags::RECEIPT_NOW)
     .union(TaskFlags::FORCE_WRITE)
     .union(TaskFlags::RESPONSE)
+    .union(TaskFlags::PROMPT)
     .union(TaskFlags::SILENT);
 const REQUEST: TaskFlags = TaskFlags::PLAIN;
 const RESPONSE: TaskFlags = TaskFlags::PLAIN
@@ -215,8 +216,15 @@ impl<T: Trace> Parts<'_, T> {
     ) -> usize {
         let (sn, ack_sn, credits) = self.t.nexuses[n as usize].number();
         let row = &mut self.t.connections[c as usize];
+        let task = &mut self.t.tasks[t as usize];
+        let last = task.flags.contains(TaskFlags::LAST);
+        let mut flags = SessionFlags::empty();
+        flags.set(SessionFlags::LAST_IN_BATCH, last);
+        // Its outcome is its completion here, and libxio's says so to the peer.
+        flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
         let session = SessionFields {
             dest_session: row.peer_session,
+            flags,
             serial: row.serial,
             sn: row.req_sn,
             ack_sn: row.req_expected.wrapping_sub(1),
@@ -224,11 +232,10 @@ impl<T: Trace> Parts<'_, T> {
         };
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        let task = &mut self.t.tasks[t as usize];
         task.serial = session.serial;
         task.nexus = n;
         let head = RequestFields {
-            flags: if task.flags.contains(TaskFlags::LAST) {
+            flags: if last {
                 TransportFlags::LAST_IN_BATCH
             } else {
                 TransportFlags::empty()
@@ -334,7 +341,8 @@ impl<T: Trace> Parts<'_, T> {
             && row.state == ConnectionState::Online
             && session.sn == row.req_expected
             && (!row.any_serial || session.serial > row.last_serial)
-            && row.hold_head == NONE;
+            && row.hold_head == NONE
+            && !row.silent;
         if !expected {
             return false;
         }
@@ -385,6 +393,7 @@ impl<T: Trace> Parts<'_, T> {
             && tid::matches(head.rtid, task.generation)
             && task.nexus == n
             && task.kind == Kind::MsgReq
+            && task.direct == Direct::No
             && task.serial == session.serial;
         let c = task.connection;
         let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
