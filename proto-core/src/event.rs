@@ -162,6 +162,8 @@ pub enum Event {
         task: TaskId,
         /// Its user value.
         user: u64,
+        /// As in `Failed`: a peer that READ the data may say so before the frame's own completion.
+        buffers_returned: bool,
     },
     /// The bad outcome of a message.
     Failed {

@@ -118,6 +118,16 @@ impl Counts {
     }
 }
 
+impl<S: Storage + ?Sized> Storage for &mut S {
+    #[inline(always)]
+    fn tables(&mut self) -> Tables<'_> {
+        (**self).tables()
+    }
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
 impl Storage for Tables<'_> {
     #[inline(always)]
     fn tables(&mut self) -> Tables<'_> {

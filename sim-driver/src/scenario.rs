@@ -106,7 +106,7 @@ fn node(rng: &mut Rng, number: u8, tiny: bool) -> NodeConfig {
         interval: Duration::from_millis(1000),
         probes: 3,
     });
-    config.min_grant = rng.pick(&[3, 4, 8, 16]);
+    config.min_grant = rng.pick(&[4, 5, 8, 16]);
     config.rq_depth = rng.pick(&[16, 64, 256]);
     config.inline_data_max = rng.pick(&[256, 1024, 8192]);
     config.rx_slots = rng.pick(&[256, 512, 1024]);

@@ -17,7 +17,7 @@ mod player;
 mod table;
 mod user;
 
-pub use args::{Ask, Mode, Program, Settings, Step, Wish};
+pub use args::{Ask, Mode, Program, Settings, Step, Wish, remote_memory};
 pub use compare::{Difference, Rule, compare, rule};
 pub use deviations::{Deviation, load, parse};
 pub use player::{Played, play, side_name};

@@ -170,7 +170,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let shared = if options.own_nexus {
             None
         } else {
-            self.find_shared(transport, peer, framing, options)
+            self.find_shared(s, transport, peer, framing, options)
         };
         let n = match shared {
             Some(n) => {

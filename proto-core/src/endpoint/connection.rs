@@ -47,6 +47,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::Fail => {
                 self.connection_event(c, ConnectionEvents::FAILED);
                 if self.connection(c).state == State::FinWait1 {
+                    // The peer has no use for what is queued: it said no.
+                    let reason = self.connection(c).reason;
+                    self.flush_queued_requests(c, reason);
                     self.send_fin(c);
                 } else {
                     self.end_connection(c);
@@ -355,6 +358,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.connections[c as usize];
         row.session = s;
         row.own_session = session.own_id;
+        row.peer_session = session.peer_id;
         row.session_prev = NONE;
         row.session_next = head;
     }
@@ -398,9 +402,51 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let mut t = self.connection(c).tasks;
         while t != NONE {
             let next = self.task(t).next;
+            let left = self.leave_transfers(t);
             self.flush_task(t);
+            if left {
+                // One that had ended waited for its READ_ACK only.
+                self.try_free(t);
+            }
             t = next;
         }
+    }
+
+    /// Takes a task of a connection that ends out of its nexus's lists of READs and READ_ACKs.
+    fn leave_transfers(&mut self, t: u32) -> bool {
+        let row = self.task(t);
+        let n = row.nexus;
+        row.flags.remove(TaskFlags::ACK_LATER);
+        if n == NONE || !row.flags.contains(TaskFlags::QUEUED) {
+            return false;
+        }
+        row.flags.remove(TaskFlags::QUEUED);
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        for list in [
+            (&mut nexus.rdma_head, &mut nexus.rdma_tail),
+            (&mut nexus.ack_head, &mut nexus.ack_tail),
+        ] {
+            let (head, tail) = list;
+            let (mut before, mut at) = (NONE, *head);
+            while at != NONE && at != t {
+                before = at;
+                at = tables.tasks[at as usize].queue_next;
+            }
+            if at == NONE {
+                continue;
+            }
+            let next = tables.tasks[t as usize].queue_next;
+            if before == NONE {
+                *head = next;
+            } else {
+                tables.tasks[before as usize].queue_next = next;
+            }
+            if next == NONE {
+                *tail = before;
+            }
+        }
+        true
     }
 
     /// Requests that were never posted come back at the peer's FIN; queued answers stay.

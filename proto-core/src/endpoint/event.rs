@@ -254,7 +254,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.main_event_taken(c, t);
         }
         if self.task(t).flags.contains(TaskFlags::ORPHAN_LATER)
-            && !self.task(t).flags.contains(TaskFlags::EVENTS)
+            && !self.task(t).flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS)
         {
             self.orphan_now(t);
         }
@@ -361,7 +361,11 @@ fn task_event(
                 buffers_returned,
             }
         }
-        Ending::Good => Event::Sent { task: id, user },
+        Ending::Good => Event::Sent {
+            task: id,
+            user,
+            buffers_returned,
+        },
         Ending::Receipt(code) => Event::Delivered {
             task: id,
             user,

@@ -569,8 +569,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             SessionFlags::IMM_SEND_COMP,
             row.flags.contains(TaskFlags::PROMPT),
         );
-        let slot = row.slot;
-        self.response_class(n, c, t, slot, flags, 0, slots)
+        let joined = flags.contains(SessionFlags::RECEIPT_FIRST);
+        let (slot, code) = (row.slot, if joined { row.receipt_code } else { 0 });
+        self.response_class(n, c, t, slot, flags, code, slots)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one frame's parts")]

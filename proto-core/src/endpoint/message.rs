@@ -41,7 +41,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let session = &request.session;
         let row = self.connection(c);
-        if !Self::receives(row.state) {
+        // A refused client has no user here that could take it.
+        if !Self::receives(row.state) || row.silent {
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }

@@ -100,6 +100,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if !incoming {
             self.unqueue(c, bytes);
+            // Only a good outcome puts an answer into the user's hands.
+            if ending != Ending::Good {
+                self.task(t).flags.remove(TaskFlags::USER);
+            }
         }
         if !self.task(t).flags.contains(TaskFlags::SILENT) {
             self.task_event(t, TaskEvents::MAIN);
@@ -259,8 +263,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.uncount_slot(incoming);
         self.uncount_slot(answer);
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::EVENTS) {
-            // The user still has to hear of it.
+        if row.flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS) {
+            // The user still has to hear of it, or its buffers are not back.
             row.flags.insert(TaskFlags::ORPHAN_LATER);
         } else {
             self.orphan_now(t);
@@ -304,6 +308,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.connection(c).held -= 1;
         if owes {
             self.task_event(t, TaskEvents::RETURNED);
+        }
+        let flags = self.task(t).flags;
+        if flags.contains(TaskFlags::ORPHAN_LATER) && !flags.contains(TaskFlags::EVENTS) {
+            self.orphan_now(t);
         }
         self.settle(c);
     }

@@ -265,6 +265,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
+    /// Sets what the read receipt of a received message says: 0, that it was taken, unless set.
+    /// The receipt leaves when work is next polled after the message's event, so this is to be
+    /// called right with that event.
+    ///
+    /// # Errors
+    /// `Unknown`; `WrongState` when no receipt is asked for, or when it is sent already.
+    pub fn set_receipt(&mut self, task: TaskId, code: u32) -> Result<(), CommandError> {
+        let t = self.find_task(task)?;
+        let row = self.task(t);
+        let owes = TaskFlags::INCOMING | TaskFlags::RECEIPT | TaskFlags::USER;
+        let over = TaskFlags::RECEIPT_DONE | TaskFlags::ORPHAN;
+        if !row.flags.contains(owes) || row.flags.intersects(over) {
+            return Err(CommandError::WrongState("no receipt to be sent"));
+        }
+        row.receipt_code = code;
+        Ok(())
+    }
+
     fn check_slot(&mut self, slot: SlotId) -> Result<(), CommandError> {
         match self.s.tables().slots.get(slot.0 as usize) {
             Some(row) if row.usage == SlotUse::Reserved => Ok(()),

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use xio_proto::storage::Counts;
 use xio_proto::{
-    Config, ConnectionId, Data, Endpoint, FreeRows, Instant, Keepalive, MACHINES, Message, Segment,
-    SegmentSpan, SlotId, Slots, Span, Trace, TransportId, TransportLimits,
+    Access, Config, ConnectionId, Data, Endpoint, FreeRows, Instant, Keepalive, MACHINES, Message,
+    RegionId, RemoteMemory, Segment, SegmentSpan, SlotId, Slots, Span, Trace, TransportId,
+    TransportLimits,
 };
 
 use super::args::Settings;
@@ -92,7 +93,17 @@ pub(super) struct Host {
     pub(super) slots: SlotBytes,
     pub(super) now: Instant,
     memory: Vec<u8>,
+    /// Memory that peers may reach by its own address and key.
+    shared: Option<Shared>,
     free: FreeRows,
+}
+
+/// Memory at an address of the user's choice.
+#[derive(Debug)]
+struct Shared {
+    region: RegionId,
+    memory: RemoteMemory,
+    bytes: Vec<u8>,
 }
 
 impl Host {
@@ -135,6 +146,7 @@ impl Host {
             slots: SlotBytes { bytes, size },
             now: Instant::ZERO,
             memory: Vec::new(),
+            shared: None,
             free,
         })
     }
@@ -162,6 +174,54 @@ impl Host {
             lkey: Self::LKEY,
             rkey: Self::RKEY,
         }
+    }
+
+    /// Registers memory at an address, with the key that the device shall give it.
+    pub(super) fn share(&mut self, memory: RemoteMemory) -> Result<(), String> {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let endpoint = &mut self.endpoint;
+        let region = endpoint.register(self.transport, memory.addr, memory.len, access, 0);
+        let region = region.map_err(|error| format!("register: {error}"))?;
+        let bytes = vec![0; memory.len as usize];
+        self.shared = Some(Shared {
+            region,
+            memory,
+            bytes,
+        });
+        Ok(())
+    }
+
+    /// Takes the shared memory back from peers.
+    pub(super) fn unshare(&mut self) -> Result<(), String> {
+        let Some(shared) = &self.shared else {
+            return Ok(());
+        };
+        let revoked = self.endpoint.revoke(shared.region);
+        revoked.map_err(|error| format!("revoke: {error}"))
+    }
+
+    /// Registers a region as the endpoint wants it.
+    pub(super) fn registered(&mut self, region: RegionId) -> Result<(), String> {
+        let shared = self
+            .shared
+            .as_ref()
+            .filter(|shared| shared.region == region);
+        let shared = shared.ok_or("a region that nobody wants")?;
+        let keys = Ok((Self::LKEY, shared.memory.key));
+        self.endpoint.handle_region(self.now, region, keys);
+        Ok(())
+    }
+
+    /// The shared memory, if this is an address and key of it.
+    pub(super) fn shared(&mut self, addr: u64, key: u32, len: usize) -> Result<&mut [u8], String> {
+        let what = || format!("{len} bytes at {addr:#x} are not the peer's to reach");
+        let shared = self
+            .shared
+            .as_mut()
+            .filter(|shared| shared.memory.key == key);
+        let shared = shared.ok_or_else(what)?;
+        let from = addr.checked_sub(shared.memory.addr).ok_or_else(what)? as usize;
+        shared.bytes.get_mut(from..from + len).ok_or_else(what)
     }
 
     /// User memory at an address.

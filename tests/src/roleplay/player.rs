@@ -35,8 +35,6 @@ pub struct Played {
     pub nops: (usize, usize),
     /// One-sided transfers that were carried out: by this side, by the recorded peer.
     pub transfers: (usize, usize),
-    /// Transfers that the recorded side made and that this side has no command for.
-    pub skipped: usize,
     /// Where ours differs from the recording.
     pub differences: Vec<Deviation>,
 }
@@ -50,8 +48,6 @@ pub(super) struct Player<'a> {
     pub(super) links: Vec<Link>,
     /// Connect requests that came.
     pub(super) requests: usize,
-    /// The programs reach into memory that the frames do not name.
-    pub(super) direct: bool,
     /// The recorded connection was lost, and not closed.
     lost: bool,
     played: Played,
@@ -85,7 +81,6 @@ pub fn side_name(side: Side) -> &'static str {
 impl<'a> Player<'a> {
     fn new(transcript: &'a Transcript, side: Side, layouts: &'a Layouts) -> Result<Self, String> {
         let (client, servers) = Program::of(transcript)?;
-        let direct = client.steps.contains(&Step::Direct);
         // The recorded library does not survive a cancelled request.
         let lost = client.steps.contains(&Step::Cancel);
         let settings = match side {
@@ -110,7 +105,6 @@ impl<'a> Player<'a> {
             pairs: Vec::new(),
             nops: (0, 0),
             transfers: (0, 0),
-            skipped: 0,
             differences: Vec::new(),
         };
         Ok(Self {
@@ -121,7 +115,6 @@ impl<'a> Player<'a> {
             user,
             links: Vec::new(),
             requests: 0,
-            direct,
             lost,
             played,
         })
@@ -238,6 +231,12 @@ impl<'a> Player<'a> {
             Control::Destroy { nexus } => {
                 self.of(nexus)?.gone = true;
                 self.host.endpoint.handle_destroyed(self.host.now, nexus);
+            }
+            Control::Register { region, .. } => self.host.registered(region)?,
+            Control::Revoke { region } => {
+                self.host
+                    .endpoint
+                    .handle_region_revoked(self.host.now, region);
             }
             Control::Reject { reason, .. } => return Err(format!("a peer is refused: {reason}")),
             _ => {}
@@ -392,8 +391,7 @@ impl<'a> Player<'a> {
             return Ok(());
         }
         if self.links[at].sent.is_empty() {
-            self.user.act(&mut self.host)?;
-            self.run()?;
+            self.act()?;
         }
         let kind = recorded.kind.name();
         let ours = match self.links[at].sent.pop_front() {
@@ -421,6 +419,12 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
+    /// The user takes its next step.
+    fn act(&mut self) -> Result<(), String> {
+        self.user.act(&mut self.host)?;
+        self.run()
+    }
+
     fn differs(&mut self, frame: String, difference: Difference) {
         let transcript = self.transcript.name.clone();
         self.played.differences.push(Deviation {
@@ -431,11 +435,10 @@ impl<'a> Player<'a> {
     }
 
     fn expect_read(&mut self, work: &Recorded) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.link(work.posted.qp)?;
+        if self.links[at].reads.is_empty() {
+            self.act()?;
+        }
         let link = &mut self.links[at];
         let read = link.reads.pop_front().ok_or("no READ was posted")?;
         reaches("READ", read.from, work)?;
@@ -445,9 +448,6 @@ impl<'a> Player<'a> {
     }
 
     fn read_done(&mut self, qp: u32, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            return Ok(());
-        }
         let at = self.link(qp)?;
         let read = self.links[at]
             .reading
@@ -459,11 +459,10 @@ impl<'a> Player<'a> {
     }
 
     fn expect_write(&mut self, work: &Recorded, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.link(work.posted.qp)?;
+        if self.links[at].sent.is_empty() {
+            self.act()?;
+        }
         match self.links[at].sent.pop_front() {
             Some(Sent::Write(to, bytes)) if bytes == payload.bytes() => {
                 self.played.transfers.0 += 1;
@@ -476,40 +475,33 @@ impl<'a> Player<'a> {
     }
 
     fn peer_writes(&mut self, work: &Recorded, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.peer_link(work.posted.qp)?;
-        let addr = self.links[at].translate(work.raddr, work.len.into())?;
-        let memory = self.host.at(addr, payload.len())?;
-        memory.copy_from_slice(&payload.bytes());
+        self.reached(at, work)?.copy_from_slice(&payload.bytes());
         self.played.transfers.1 += 1;
         Ok(())
     }
 
     fn peer_reads(&mut self, work: &Recorded) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.peer_link(work.posted.qp)?;
-        let addr = self.links[at].translate(work.raddr, work.len.into())?;
-        self.links[at].peer_reads.push_back((addr, work.len.into()));
+        let bytes = self.reached(at, work)?.to_vec();
+        self.links[at].peer_reads.push_back(bytes);
         Ok(())
+    }
+
+    /// Memory of this side that the peer reaches: what a frame named, or what the user shares.
+    fn reached(&mut self, at: usize, work: &Recorded) -> Result<&mut [u8], String> {
+        let len = work.len as usize;
+        match self.links[at].translate(work.raddr, work.len.into()) {
+            Some(addr) => self.host.at(addr, len),
+            None => self.host.shared(work.raddr, work.rkey, len),
+        }
     }
 
     /// What the peer read from this side is what it was recorded to have read.
     fn peer_has_read(&mut self, qp: u32, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            return Ok(());
-        }
         let at = self.peer_link(qp)?;
-        let (addr, len) = self.links[at]
-            .peer_reads
-            .pop_front()
-            .ok_or("the peer reads nothing")?;
-        if self.host.at(addr, len as usize)? != payload.bytes() {
+        let bytes = self.links[at].peer_reads.pop_front();
+        if bytes.ok_or("the peer reads nothing")? != payload.bytes() {
             return Err("the peer reads other bytes than recorded".to_owned());
         }
         self.played.transfers.1 += 1;
