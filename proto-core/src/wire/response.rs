@@ -46,7 +46,7 @@ mod at {
     }
 }
 
-/// The response transport header in host order.
+/// The response transport header in host order (PROTOCOL.md 5.4).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ResponseFields {
     /// Transport sequence number.
