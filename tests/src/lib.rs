@@ -4,3 +4,8 @@ pub mod golden;
 pub mod pair;
 pub mod roleplay;
 pub mod tables;
+
+/// The example in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
