@@ -122,7 +122,6 @@ pub struct Nexus {
     pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
-    pub(crate) first_frame_sent: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -151,6 +150,8 @@ pub struct Nexus {
     pub(crate) timer: u32,
     /// Its sockets (stream dialect): control or single, and data.
     pub(crate) sockets: [u32; 2],
+    /// Message that the frame just taken announced a payload for; the stream brings it there.
+    pub(crate) fetching: u32,
 }
 
 impl Nexus {
@@ -198,7 +199,6 @@ impl Nexus {
         peer_grant_small: false,
         peer_granted: false,
         refilling: false,
-        first_frame_sent: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
@@ -217,6 +217,7 @@ impl Nexus {
         bucket: NONE,
         timer: NONE,
         sockets: [NONE; 2],
+        fetching: NONE,
     };
 }
 
@@ -786,6 +787,11 @@ pub struct Slot {
     pub(crate) next_free: u32,
     pub(crate) usage: SlotUse,
     pub(crate) nexus: u32,
+    /// Frame that waits for the bytes of a data socket: what is here, what completes it, and the
+    /// payload that follows.
+    pub(crate) have: u32,
+    pub(crate) inline_left: u32,
+    pub(crate) payload: u64,
 }
 
 impl Slot {
@@ -795,6 +801,9 @@ impl Slot {
         next_free: NONE,
         usage: SlotUse::Free,
         nexus: NONE,
+        have: 0,
+        inline_left: 0,
+        payload: 0,
     };
 }
 

@@ -105,7 +105,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.task(t).flags.remove(TaskFlags::USER);
             }
         }
-        if !self.task(t).flags.contains(TaskFlags::SILENT) {
+        if self.task(t).flags.contains(TaskFlags::SILENT) {
+            self.try_free(t);
+        } else {
             self.task_event(t, TaskEvents::MAIN);
         }
     }
@@ -287,8 +289,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -365,8 +366,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
         self.free_slot(slot);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -405,6 +405,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn task_deadline(&mut self, t: u32) {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
+            self.discard_payload(t);
         }
     }
 

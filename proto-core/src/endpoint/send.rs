@@ -173,8 +173,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.kind != Kind::MsgReq || !row.flags.contains(TaskFlags::INCOMING) {
             return Err(CommandError::WrongState("not a received request"));
         }
-        if row.state != State::Delivered || !row.flags.contains(TaskFlags::USER) {
-            return Err(CommandError::WrongState("request is answered already"));
+        if !in_hands(row) {
+            return Err(CommandError::WrongState(
+                "request is answered already, or not here yet",
+            ));
         }
         let (c, orphan) = (row.connection, row.flags.contains(TaskFlags::ORPHAN));
         if orphan {
@@ -218,6 +220,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
             self.finish(t, crate::entries::Ending::Cancelled);
+            self.discard_payload(t);
         }
         Ok(())
     }
@@ -242,8 +245,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;
         let row = self.task(t);
-        let main = row.events.contains(crate::entries::TaskEvents::MAIN);
-        if !row.flags.contains(TaskFlags::USER) || main {
+        if !in_hands(row) {
             return Err(CommandError::WrongState("nothing to give back"));
         }
         row.flags.remove(TaskFlags::USER);
@@ -537,4 +539,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
         }
     }
+}
+
+/// Whether the user was told of a message and has not given it back.
+fn in_hands(task: &Task) -> bool {
+    task.flags.contains(TaskFlags::USER)
+        && !task.flags.contains(TaskFlags::HELD_BACK)
+        && !task.events.contains(crate::entries::TaskEvents::MAIN)
+        && matches!(task.state, State::Delivered | State::Ended)
 }

@@ -74,7 +74,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.arm_after(Timer::Session(s), timeout);
             }
             Action::MoveToPortals => {}
-            Action::Expire | Action::Report => {
+            Action::Expire => {
+                // The connection that was sent to the portals may still be saying goodbye.
+                if self.session(s).connection_count == 0 {
+                    self.session_input(s, Input::LastGone);
+                }
+            }
+            Action::Report => {
                 self.disarm(Timer::Session(s));
                 let unseen = self.session(s).asked || self.session(s).hidden;
                 self.session(s).asked = false;
@@ -118,7 +124,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
         let request = core::mem::replace(&mut self.session(s).request, NONE);
         if request != NONE {
-            self.free_slot(request);
+            self.drop_incoming(request);
         }
         self.connection(c).frames.insert(Frames::SETUP_RSP);
         self.send_away(s, c, input, reason);

@@ -249,6 +249,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(write) = self.next_write(n, t, slots) {
                     return Emitted::Work(write);
                 }
+                if self.task(t).slot == NONE {
+                    // A status that the endpoint answers with for the user has no slot yet.
+                    let Some(slot) = self.frame_slot(n) else {
+                        return Emitted::Blocked;
+                    };
+                    self.task(t).slot = slot;
+                }
                 self.pop_response(c);
                 self.response_frame(n, c, t, slots)
             }
