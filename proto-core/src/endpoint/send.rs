@@ -42,13 +42,14 @@ pub struct RequestOptions<'a> {
     /// Buffers for the response's data. A response that fits a frame may stay in its slot and
     /// leave them untouched. Segments without address say only how much is expected.
     pub into: &'a [Segment],
-    /// Ask for a read receipt.
+    /// Ask for a read receipt (PROTOCOL.md 9.4).
     pub receipt: bool,
-    /// Let the peer READ the data even if it would fit a frame.
+    /// Let the peer READ the data even if it would fit a frame (PROTOCOL.md 10.1).
     pub force_read: bool,
-    /// Let the peer WRITE the response even if it would fit a frame.
+    /// Offer `into` for WRITE even if the response would fit a frame, and tell the peer so. No peer
+    /// heeds it (PROTOCOL.md 5.2): such a response may still come in a frame.
     pub force_write: bool,
-    /// The outcome comes by then.
+    /// The outcome comes by then; nothing of it is told to the peer.
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,

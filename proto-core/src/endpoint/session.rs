@@ -23,7 +23,7 @@ use crate::wire::{
     Violation, What, status,
 };
 
-/// A session as a value, for an endpoint that did not set it up.
+/// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SessionTicket {
     /// The id under which this side knows it.
