@@ -281,3 +281,88 @@ impl<
         }
     }
 }
+
+/// Declares a type with an endpoint's tables in boxes, filled row by row: nothing large passes
+/// through the stack. For crates with an allocator, which this one is not.
+///
+/// ```
+/// xio_proto::boxed_storage! {
+///     /// Tables on the heap.
+///     pub struct Boxed;
+/// }
+/// ```
+#[macro_export]
+macro_rules! boxed_storage {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident;) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        $vis struct $name {
+            listeners: Box<[$crate::storage::Listener]>,
+            nexuses: Box<[$crate::storage::Nexus]>,
+            sessions: Box<[$crate::storage::Session]>,
+            connections: Box<[$crate::storage::Connection]>,
+            tasks: Box<[$crate::storage::Task]>,
+            slots: Box<[$crate::storage::Slot]>,
+            work: Box<[$crate::storage::WorkEntry]>,
+            sockets: Box<[$crate::storage::Socket]>,
+            extents: Box<[$crate::storage::Extent]>,
+            regions: Box<[$crate::storage::Region]>,
+            timers: Box<[$crate::storage::TimerEntry]>,
+        }
+
+        impl $name {
+            /// Free rows, as many as `counts` says.
+            #[must_use]
+            $vis fn new(counts: &$crate::storage::Counts) -> Self {
+                fn rows<T>(count: usize, vacant: impl Fn() -> T) -> Box<[T]> {
+                    (0..count).map(|_| vacant()).collect()
+                }
+                use $crate::storage as s;
+                Self {
+                    listeners: rows(counts.listeners, || s::Listener::VACANT),
+                    nexuses: rows(counts.nexuses, || s::Nexus::VACANT),
+                    sessions: rows(counts.sessions, || s::Session::VACANT),
+                    connections: rows(counts.connections, || s::Connection::VACANT),
+                    tasks: rows(counts.rx_slots + counts.tasks, || s::Task::VACANT),
+                    slots: rows(counts.rx_slots + counts.tx_slots, || s::Slot::VACANT),
+                    work: rows(counts.work, || s::WorkEntry::VACANT),
+                    sockets: rows(counts.sockets, || s::Socket::VACANT),
+                    extents: rows(counts.extents, || s::Extent::VACANT),
+                    regions: rows(counts.regions, || s::Region::VACANT),
+                    timers: rows(counts.timers(), || s::TimerEntry::VACANT),
+                }
+            }
+        }
+
+        impl $crate::storage::Storage for $name {
+            #[inline(always)]
+            fn tables(&mut self) -> $crate::storage::Tables<'_> {
+                $crate::storage::Tables {
+                    listeners: &mut self.listeners,
+                    nexuses: &mut self.nexuses,
+                    sessions: &mut self.sessions,
+                    connections: &mut self.connections,
+                    tasks: &mut self.tasks,
+                    slots: &mut self.slots,
+                    work: &mut self.work,
+                    sockets: &mut self.sockets,
+                    extents: &mut self.extents,
+                    regions: &mut self.regions,
+                    timers: &mut self.timers,
+                }
+            }
+            fn view(&self) -> $crate::storage::View<'_> {
+                $crate::storage::View {
+                    nexuses: &self.nexuses,
+                    sessions: &self.sessions,
+                    connections: &self.connections,
+                    tasks: &self.tasks,
+                    slots: &self.slots,
+                    work: &self.work,
+                    extents: &self.extents,
+                    timers: &self.timers,
+                }
+            }
+        }
+    };
+}

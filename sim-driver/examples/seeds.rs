@@ -30,6 +30,11 @@ fn main() {
         let options = Options {
             faults,
             keep,
+            print: std::env::args().nth(6).is_some(),
+            check_every: std::env::args()
+                .nth(5)
+                .and_then(|arg| arg.parse().ok())
+                .unwrap_or(64),
             ..Options::new(seed)
         };
         let Ok(report) = std::panic::catch_unwind(|| run(&options)) else {

@@ -212,6 +212,7 @@ impl Pair {
                     busy = true;
                     self.work(i, work);
                 }
+                self.sides[i].endpoint.check_invariants();
                 while let Some(event) = self.sides[i].endpoint.poll_event() {
                     busy = true;
                     self.sides[i].events.push_back(event);

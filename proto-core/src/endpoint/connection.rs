@@ -176,7 +176,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         // A peer that is heard lives, even if its answer is late.
-        row.probes = if core::mem::take(&mut row.heard) { 0 } else { row.probes + 1 };
+        row.probes = if core::mem::take(&mut row.heard) {
+            0
+        } else {
+            row.probes + 1
+        };
         if row.probes < keepalive.probes {
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
         } else {

@@ -231,7 +231,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.header_at = offset as u16;
         row.rx_header_len = len as u16;
         self.task_input(slot, crate::state::task::Input::Arrive);
-        self.s.tables().slots[slot as usize].nexus = NONE;
+        self.uncount_slot(slot);
     }
 
     fn next_task_event(&mut self, c: u32) -> Option<Event> {

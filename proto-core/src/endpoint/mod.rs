@@ -13,6 +13,8 @@ mod direct;
 mod event;
 mod frame;
 mod info;
+#[cfg(feature = "check")]
+mod invariants;
 mod message;
 mod outcome;
 mod receive;

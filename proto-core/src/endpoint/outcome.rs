@@ -279,7 +279,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.connection = NONE;
     }
 
-    fn uncount_slot(&mut self, slot: u32) {
+    /// A slot that outlives what it came on is no longer counted there.
+    pub(crate) fn uncount_slot(&mut self, slot: u32) {
         if slot == NONE {
             return;
         }

@@ -114,6 +114,7 @@ impl Host {
             tx_slots: config.tx_slots as usize,
             work: 600,
             sockets: 8,
+            regions: 4,
             extents: 8,
         };
         let size = config.slot_size as usize;
