@@ -15,7 +15,8 @@ pub struct Config {
     pub seed: u64,
     /// Bytes of every slot; at least `headroom + buffer_size`.
     pub slot_size: u32,
-    /// Slots `0..rx_slots` receive.
+    /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
+    /// transport connections that hold none, so that no user's hoard stops the others.
     pub rx_slots: u32,
     /// Slots `rx_slots..rx_slots + tx_slots` send.
     pub tx_slots: u32,
@@ -27,6 +28,9 @@ pub struct Config {
     pub header_max: u16,
     /// Scatter/gather entries taken per list (1 to 256).
     pub sge_max: u16,
+    /// Accepted sockets that may be short of a transport connection at once: their connect message
+    /// is not complete, or the other socket of the pair has not come.
+    pub half_open_max: u32,
     /// Receive queue depth announced to peers (at most 256).
     pub rq_depth: u16,
     /// Receives that every transport connection is sure of (4 to `rq_depth`).
@@ -46,7 +50,8 @@ pub struct Config {
     pub payload_max: u64,
     /// Redirections followed in a row.
     pub redirects_max: u8,
-    /// From `connect` to a transport connection that is set up, and for a peer's first frame.
+    /// From `connect` to a transport connection that is set up, for a peer's first frame, and for
+    /// an accepted socket to become part of a transport connection.
     pub connect_timeout: Duration,
     /// For the answer to session setup and HELLO, and for a served user's decision.
     pub setup_timeout: Duration,
@@ -89,6 +94,7 @@ impl Config {
             inline_data_max: 8192,
             header_max: 256,
             sge_max: 4,
+            half_open_max: 256,
             rq_depth: 256,
             min_grant: 8,
             depth_messages: 1024,

@@ -151,6 +151,8 @@ pub struct Nexus {
     pub(crate) timer: u32,
     /// Its sockets (stream dialect): control or single, and data.
     pub(crate) sockets: [u32; 2],
+    /// Message that the frame just taken announced a payload for; the stream brings it there.
+    pub(crate) fetching: u32,
 }
 
 impl Nexus {
@@ -217,6 +219,7 @@ impl Nexus {
         bucket: NONE,
         timer: NONE,
         sockets: [NONE; 2],
+        fetching: NONE,
     };
 }
 
@@ -786,6 +789,11 @@ pub struct Slot {
     pub(crate) next_free: u32,
     pub(crate) usage: SlotUse,
     pub(crate) nexus: u32,
+    /// Frame that waits for the bytes of a data socket: what is here, what completes it, and the
+    /// payload that follows.
+    pub(crate) have: u32,
+    pub(crate) inline_left: u32,
+    pub(crate) payload: u64,
 }
 
 impl Slot {
@@ -795,6 +803,9 @@ impl Slot {
         next_free: NONE,
         usage: SlotUse::Free,
         nexus: NONE,
+        have: 0,
+        inline_left: 0,
+        payload: 0,
     };
 }
 

@@ -32,5 +32,6 @@ pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
 pub use output::{Access, ConnectParams, Control, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
+pub use stream::StreamWant;
 pub use time::Instant;
 pub use trace::{NoTrace, Trace};

@@ -58,6 +58,8 @@ pub struct View<'a> {
     pub slots: &'a [Slot],
     /// Work requests.
     pub work: &'a [WorkEntry],
+    /// Sockets.
+    pub sockets: &'a [Socket],
     /// Extents.
     pub extents: &'a [Extent],
     /// Deadlines.
@@ -83,7 +85,8 @@ pub struct Counts {
     pub tx_slots: usize,
     /// Work requests on all send queues together.
     pub work: usize,
-    /// Sockets.
+    /// Sockets: one or two per transport connection on streams, and those that are half-open
+    /// ([`Config::half_open_max`](crate::Config::half_open_max) at most).
     pub sockets: usize,
     /// Extents.
     pub extents: usize,
@@ -153,6 +156,7 @@ impl Storage for Tables<'_> {
             tasks: self.tasks,
             slots: self.slots,
             work: self.work,
+            sockets: self.sockets,
             extents: self.extents,
             timers: self.timers,
         }
@@ -286,6 +290,7 @@ impl<
             tasks: &self.tasks,
             slots: &self.slots,
             work: &self.work,
+            sockets: &self.sockets,
             extents: &self.extents,
             timers: &self.timers,
         }
@@ -369,6 +374,7 @@ macro_rules! boxed_storage {
                     tasks: &self.tasks,
                     slots: &self.slots,
                     work: &self.work,
+                    sockets: &self.sockets,
                     extents: &self.extents,
                     timers: &self.timers,
                 }

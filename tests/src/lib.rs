@@ -3,4 +3,6 @@
 pub mod golden;
 pub mod pair;
 pub mod roleplay;
+pub mod stream_pair;
 pub mod tables;
+pub mod talk;

@@ -81,14 +81,14 @@ pub struct Side {
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
     queue_pairs: Vec<QueuePair>,
-    listener: Option<ListenerId>,
+    pub(crate) listener: Option<ListenerId>,
 }
 
 impl Side {
     /// Address of the first byte of user memory.
     pub const BASE: u64 = 0x10_0000;
 
-    fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
+    pub(crate) fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
         let size = config.slot_size as usize;
         let total = (config.rx_slots + config.tx_slots) as usize;
         let mut endpoint = Endpoint::new(config, leak_tables(counts)).expect("config works");
@@ -109,6 +109,11 @@ impl Side {
         }
     }
 
+    /// What it listens on.
+    pub fn listener(&self) -> Option<ListenerId> {
+        self.listener
+    }
+
     /// The bytes of a span.
     pub fn bytes(&self, span: Span) -> &[u8] {
         span.of(self.slots.slot(SlotId(span.slot)))
@@ -124,7 +129,7 @@ impl Side {
         }
     }
 
-    fn gather(&self, span: SegmentSpan) -> Vec<u8> {
+    pub(crate) fn gather(&self, span: SegmentSpan) -> Vec<u8> {
         let mut bytes = Vec::new();
         if !span.is_empty() {
             for s in self.endpoint.segments(span) {

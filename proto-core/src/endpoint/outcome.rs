@@ -287,8 +287,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -365,8 +364,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
         self.free_slot(slot);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -405,6 +403,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn task_deadline(&mut self, t: u32) {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
+            self.discard_payload(t);
         }
     }
 

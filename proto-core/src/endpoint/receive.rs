@@ -107,13 +107,47 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         if keep == Keep::No {
-            self.nexus(n).held -= 1;
             self.free_slot(slot);
+            self.uncount(n);
         }
         self.mark_ready(n);
     }
 
-    fn bounds(&self) -> Bounds {
+    /// One control frame without payload, or of the transport's setup, off a stream: nothing of
+    /// it is kept, so it lies in no slot.
+    pub(crate) fn on_bare_frame(&mut self, n: u32, bytes: &[u8]) {
+        if let Err(violation) = self.bare_frame(n, bytes) {
+            self.g.counters.violations += 1;
+            self.nexus_input(n, Input::Fail, Some(Reason::Violation(violation)));
+        }
+        self.mark_ready(n);
+    }
+
+    fn bare_frame(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
+        let framing = self.nexus(n).framing;
+        let (kind, _) = peek_kind(bytes, framing)?;
+        self.g.counters.frames_received += 1;
+        match kind {
+            Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
+            Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
+            _ => {}
+        }
+        if self.nexus_input(n, Input::Frame, unexpected(kind)) != Action::Deliver {
+            return Ok(Keep::No);
+        }
+        if kind.is_request() {
+            let request = Request::parse(bytes, framing, &self.bounds())?;
+            match kind {
+                Kind::HelloReq => self.on_hello(n, &request),
+                _ => self.on_control_request(n, &request),
+            }
+        } else {
+            let response = Response::parse(bytes, framing, &self.bounds())?;
+            self.on_control_response(n, &response)
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
         let config = &self.g.config;
         Bounds {
             frame_max: config.buffer_size,

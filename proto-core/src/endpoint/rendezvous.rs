@@ -107,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.remote_count = request.head.out_sges;
         row.transfer.total = request.out_total();
         row.nexus = n;
+        self.nexus(n).fetching = t;
         self.task_input(t, Input::ArriveFetch);
         self.hold_back(c, t);
         self.ask_for_memory(t);
@@ -237,6 +238,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.connection(c).unanswered -= unanswered;
         self.disarm(Timer::Task(t));
+        self.discard_payload(t);
         self.release_held(c);
         self.try_free(t);
     }
@@ -423,6 +425,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if rdma_answer {
                     self.queue_read_ack(t);
                 }
+                self.task(t).flags.insert(TaskFlags::USER);
                 self.finish(t, Ending::Good);
             }
             _ => {

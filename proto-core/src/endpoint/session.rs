@@ -118,7 +118,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
         let request = core::mem::replace(&mut self.session(s).request, NONE);
         if request != NONE {
-            self.free_slot(request);
+            self.drop_incoming(request);
         }
         self.connection(c).frames.insert(Frames::SETUP_RSP);
         self.send_away(s, c, input, reason);

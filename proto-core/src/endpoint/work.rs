@@ -249,6 +249,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(write) = self.next_write(n, t, slots) {
                     return Emitted::Work(write);
                 }
+                // An answer that the endpoint itself gives has no slot of the user's.
+                if self.task(t).slot == NONE {
+                    let Some(slot) = self.frame_slot(n) else {
+                        return Emitted::Blocked;
+                    };
+                    self.task(t).slot = slot;
+                }
                 self.pop_response(c);
                 self.response_frame(n, c, t, slots)
             }
