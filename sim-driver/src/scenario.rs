@@ -12,7 +12,7 @@ use crate::fabric::{FabricConfig, NicLimits};
 use crate::link::LinkConfig;
 use crate::rng::Rng;
 use crate::swarm::{FaultLevel, Site, Swarm};
-use crate::trace::MarkTrace;
+use crate::trace::{MarkTrace, Tracer};
 use crate::world::{NodeConfig, World};
 
 /// What a run is asked for.
@@ -106,7 +106,7 @@ fn node(rng: &mut Rng, number: u8, tiny: bool) -> NodeConfig {
         interval: Duration::from_millis(1000),
         probes: 3,
     });
-    config.min_grant = rng.pick(&[3, 4, 8, 16]);
+    config.min_grant = rng.pick(&[4, 5, 8, 16]);
     config.rq_depth = rng.pick(&[16, 64, 256]);
     config.inline_data_max = rng.pick(&[256, 1024, 8192]);
     config.rx_slots = rng.pick(&[256, 512, 1024]);
@@ -175,6 +175,11 @@ fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: boo
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
+    run_with(options, |_| {})
+}
+
+/// Runs a seed whose tracer is made ready by `prepare`: to give its lines away, say.
+pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report {
     let mut rng = Rng::new(options.seed);
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
@@ -188,6 +193,7 @@ pub fn run(options: &Options) -> Report {
     let fabric = FabricConfig::draw(&mut rng);
     let mut world = World::new(rng.next(), fabric, LinkConfig::draw(&mut rng));
     world.env.trace.keep(options.keep);
+    prepare(&mut world.env.trace);
     world.env.swarm = swarm;
     let early = rng.chance(300_000);
     let share = options.messages.div_ceil(endpoints as u32);
