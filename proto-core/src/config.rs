@@ -15,7 +15,8 @@ pub struct Config {
     pub seed: u64,
     /// Bytes of every slot; at least `headroom + buffer_size`.
     pub slot_size: u32,
-    /// Slots `0..rx_slots` receive.
+    /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
+    /// transport connections that hold none, so that no user's hoard stops the others.
     pub rx_slots: u32,
     /// Slots `rx_slots..rx_slots + tx_slots` send.
     pub tx_slots: u32,
@@ -27,6 +28,9 @@ pub struct Config {
     pub header_max: u16,
     /// Scatter/gather entries taken per list (1 to 256).
     pub sge_max: u16,
+    /// Accepted sockets that may be short of a transport connection at once: their connect message
+    /// is not complete, or the other socket of the pair has not come.
+    pub half_open_max: u32,
     /// Receive queue depth announced to peers (at most 256).
     pub rq_depth: u16,
     /// Receives that every transport connection is sure of (4 to `rq_depth`).
@@ -35,9 +39,10 @@ pub struct Config {
     pub depth_messages: u16,
     /// Bytes announced as receive queue depth of a session.
     pub depth_bytes: u64,
-    /// Outgoing messages that one connection may have unfinished.
+    /// Outgoing messages that one connection may have unfinished; announced as the session's
+    /// send queue depth.
     pub queue_messages: u32,
-    /// Outgoing bytes that one connection may have unfinished.
+    /// Outgoing bytes that one connection may have unfinished; announced likewise.
     pub queue_bytes: u64,
     /// Application credits on or off: both peers must agree out of band.
     pub flow_control: bool,
@@ -45,7 +50,8 @@ pub struct Config {
     pub payload_max: u64,
     /// Redirections followed in a row.
     pub redirects_max: u8,
-    /// From `connect` to a transport connection that is set up, and for a peer's first frame.
+    /// From `connect` to a transport connection that is set up, for a peer's first frame, and for
+    /// an accepted socket to become part of a transport connection.
     pub connect_timeout: Duration,
     /// For the answer to session setup and HELLO, and for a served user's decision.
     pub setup_timeout: Duration,
@@ -59,7 +65,7 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// For the user's answer to a waiting payload.
     pub provide_timeout: Duration,
-    /// Keepalive: idle time before a probe, and between probes; `None` turns it off.
+    /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
 }
 
@@ -88,6 +94,7 @@ impl Config {
             inline_data_max: 8192,
             header_max: 256,
             sge_max: 4,
+            half_open_max: 256,
             rq_depth: 256,
             min_grant: 8,
             depth_messages: 1024,
@@ -109,6 +116,15 @@ impl Config {
                 interval: Duration::from_secs(20),
                 probes: 3,
             }),
+        }
+    }
+
+    /// [`queue_messages`](Self::queue_messages) as far as the wire can say it.
+    pub(crate) const fn queue_depth(&self) -> u16 {
+        if self.queue_messages > u16::MAX as u32 {
+            u16::MAX
+        } else {
+            self.queue_messages as u16
         }
     }
 

@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::memory::{SEGMENTS_INLINE, Segment};
+use crate::output::Access;
 use crate::state::{connection, nexus, session, task};
 use crate::wire::{Framing, Kind};
 
@@ -121,7 +122,6 @@ pub struct Nexus {
     pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
-    pub(crate) first_frame_sent: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -150,6 +150,8 @@ pub struct Nexus {
     pub(crate) timer: u32,
     /// Its sockets (stream dialect): control or single, and data.
     pub(crate) sockets: [u32; 2],
+    /// Message that the frame just taken announced a payload for; the stream brings it there.
+    pub(crate) fetching: u32,
 }
 
 impl Nexus {
@@ -197,7 +199,6 @@ impl Nexus {
         peer_grant_small: false,
         peer_granted: false,
         refilling: false,
-        first_frame_sent: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
@@ -216,6 +217,7 @@ impl Nexus {
         bucket: NONE,
         timer: NONE,
         sockets: [NONE; 2],
+        fetching: NONE,
     };
 }
 
@@ -540,6 +542,8 @@ bitflags::bitflags! {
         const SILENT = 1 << 16;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
+        /// A completion is wanted at once.
+        const PROMPT = 1 << 18;
     }
 }
 
@@ -588,6 +592,55 @@ pub(crate) struct Transfer {
     pub(crate) done: u64,
     /// Bytes in all.
     pub(crate) total: u64,
+}
+
+/// Registered user memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) live: bool,
+    /// Create: to be registered; Destroy: to be revoked.
+    pub(crate) due: Due,
+    pub(crate) ready: bool,
+    pub(crate) revoking: bool,
+    pub(crate) revoked: bool,
+    /// The user knows the last that happened.
+    pub(crate) told: bool,
+    pub(crate) transport: u8,
+    pub(crate) access: Access,
+    pub(crate) keys: Option<Result<(u32, u32), i32>>,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) user: u64,
+}
+
+impl Region {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        live: false,
+        due: Due::Nothing,
+        ready: false,
+        revoking: false,
+        revoked: false,
+        told: true,
+        transport: 0,
+        access: Access::empty(),
+        keys: None,
+        addr: 0,
+        len: 0,
+        user: 0,
+    };
+}
+
+/// READ or WRITE by the user's own addresses.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    No,
+    Read,
+    Write,
 }
 
 /// A message.
@@ -639,6 +692,9 @@ pub struct Task {
     pub(crate) remote_count: u16,
     pub(crate) remote_at: u16,
     pub(crate) status: u32,
+    pub(crate) direct: Direct,
+    pub(crate) remote_addr: u64,
+    pub(crate) remote_key: u32,
     pub(crate) out: SegmentList,
     pub(crate) into: SegmentList,
     pub(crate) transfer: Transfer,
@@ -688,6 +744,9 @@ impl Task {
         remote_count: 0,
         remote_at: 0,
         status: 0,
+        direct: Direct::No,
+        remote_addr: 0,
+        remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
         transfer: Transfer {
@@ -728,6 +787,11 @@ pub struct Slot {
     pub(crate) next_free: u32,
     pub(crate) usage: SlotUse,
     pub(crate) nexus: u32,
+    /// Frame that waits for the bytes of a data socket: what is here, what completes it, and the
+    /// payload that follows.
+    pub(crate) have: u32,
+    pub(crate) inline_left: u32,
+    pub(crate) payload: u64,
 }
 
 impl Slot {
@@ -737,6 +801,9 @@ impl Slot {
         next_free: NONE,
         usage: SlotUse::Free,
         nexus: NONE,
+        have: 0,
+        inline_left: 0,
+        payload: 0,
     };
 }
 

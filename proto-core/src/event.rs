@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use crate::error::{Failure, Reason};
-use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId};
+use crate::ids::{ConnectionId, ListenerId, RegionId, SessionId, TaskId};
 use crate::memory::{SegmentSpan, Span};
 
 /// Where the data of a received message lies.
@@ -162,6 +162,8 @@ pub enum Event {
         task: TaskId,
         /// Its user value.
         user: u64,
+        /// As in `Failed`: a peer that READ the data may say so before the frame's own completion.
+        buffers_returned: bool,
     },
     /// The bad outcome of a message.
     Failed {
@@ -224,6 +226,33 @@ pub enum Event {
         session: SessionId,
         /// Why its last connection ended.
         reason: Reason,
+    },
+    /// Registered memory can be used.
+    RegionReady {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
+        /// Key for segments on this side.
+        lkey: u32,
+        /// Key for peers.
+        rkey: u32,
+    },
+    /// Memory could not be registered.
+    RegionFailed {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
+        /// The driver's error number.
+        error: i32,
+    },
+    /// No peer can reach the memory through its keys any more.
+    RegionRevoked {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
     },
     /// A listener could not be set up.
     ListenFailed {

@@ -3,14 +3,14 @@
 use core::net::SocketAddr;
 
 use crate::error::Reason;
-use crate::ids::{ListenerId, NexusId, SocketId, WrId};
+use crate::ids::{ListenerId, NexusId, RegionId, SocketId, WrId};
 use crate::memory::{SegmentSpan, SlotId, Span};
 
 /// A work request. Posted at once, in the order polled, on the queue it names; a driver whose
 /// post fails says so with `handle_post_failed`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// A receive buffer for `nexus` (its own queue, or the shared one).
+    /// A receive buffer for `nexus` (its own queue, or the shared one). Never on streams.
     Recv {
         /// The queue pair.
         nexus: NexusId,
@@ -21,6 +21,10 @@ pub enum Work {
     },
     /// One frame: `head`, then `tail`, then `data`, gathered. On two streams `head` goes on the
     /// control stream and the rest on the data stream; otherwise all goes out in this order.
+    /// On streams it is complete when the last byte of all three is written.
+    ///
+    /// The first one of a connecting side on streams holds the connect messages too: `head`
+    /// begins with that of the control (or single) stream, `tail` is that of the data stream.
     Send {
         /// The queue pair.
         nexus: NexusId,
@@ -84,6 +88,17 @@ pub struct ConnectParams {
     pub dual_stream: bool,
 }
 
+bitflags::bitflags! {
+    /// What peers may do with registered memory; this side may always use it.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub struct Access: u8 {
+        /// READ it.
+        const REMOTE_READ = 1;
+        /// WRITE it.
+        const REMOTE_WRITE = 2;
+    }
+}
+
 /// An action of the communication manager or of the driver.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -120,19 +135,22 @@ pub enum Control {
         /// Milliseconds the communication manager may take.
         timeout_ms: u32,
     },
-    /// Make the queue pair (or the sockets); ends in `handle_queue_pair`.
+    /// Make the queue pair, or the [`sockets`](crate::Endpoint::sockets) under the ids that they
+    /// have already; ends in `handle_queue_pair`.
     CreateQueuePair {
         /// Its name.
         nexus: NexusId,
     },
-    /// Connect; ends in `Established`, `Rejected` or an error.
+    /// Connect; ends in `Established` (on streams `handle_streams_connected`), `Rejected` or an
+    /// error.
     Connect {
         /// The queue pair.
         nexus: NexusId,
         /// How.
         params: ConnectParams,
     },
-    /// Accept the peer's connect request.
+    /// Accept the peer's connect request. On streams there is nothing to answer: it says that
+    /// the [`sockets`](crate::Endpoint::sockets) of the nexus have become a transport connection.
     Accept {
         /// The queue pair.
         nexus: NexusId,
@@ -162,9 +180,29 @@ pub enum Control {
         /// The queue pair.
         nexus: NexusId,
     },
-    /// Close a socket that never became part of a transport connection.
+    /// Register user memory, exactly this range; ends in `handle_region`.
+    Register {
+        /// The region.
+        region: RegionId,
+        /// First address.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// Rights of peers.
+        access: Access,
+    },
+    /// Make a region's keys worthless; ends in `handle_region_revoked`, after which no peer can
+    /// reach the memory through them.
+    Revoke {
+        /// The region.
+        region: RegionId,
+    },
+    /// Close a socket that never became part of a transport connection. Its id is no more: the
+    /// next socket accepted may have its place.
     CloseSocket {
         /// The socket.
         socket: SocketId,
+        /// Why, for the driver's log.
+        reason: Reason,
     },
 }

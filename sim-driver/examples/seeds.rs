@@ -9,14 +9,21 @@ use xio_sim::scenario::{Options, run};
 #[allow(clippy::disallowed_methods, reason = "says how fast it was")]
 fn main() {
     let mut args = std::env::args().skip(1);
-    let mut number = |default| args.next().and_then(|arg| arg.parse().ok()).unwrap_or(default);
+    let mut number = |default| {
+        args.next()
+            .and_then(|arg| arg.parse().ok())
+            .unwrap_or(default)
+    };
     let (first, count) = (number(0), number(10));
     let faults = match std::env::args().nth(3).as_deref() {
         Some("none") => FaultLevel::None,
         Some("some") => FaultLevel::Some,
         _ => FaultLevel::All,
     };
-    let keep = std::env::args().nth(4).and_then(|arg| arg.parse().ok()).unwrap_or(0);
+    let keep = std::env::args()
+        .nth(4)
+        .and_then(|arg| arg.parse().ok())
+        .unwrap_or(0);
     let start = Instant::now();
     let (mut events, mut messages, mut bad) = (0, 0, 0_u64);
     for seed in first..first + count {

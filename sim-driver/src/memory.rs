@@ -287,6 +287,30 @@ impl Memory {
         self.in_use -= u64::from(buffer.len);
     }
 
+    /// Registers a range of memory that is in use already, and gives its keys; `None` when the
+    /// device has no room for it, or there is no such memory.
+    pub fn register_range(&mut self, addr: u64, len: u64, rights: Rights) -> Option<(u32, u32)> {
+        let end = addr.checked_add(len)?;
+        let inside = addr >= self.base && end <= self.base + self.bytes.len() as u64;
+        if !inside || self.live_regions >= self.config.regions {
+            return None;
+        }
+        let index = self.register(addr, len, rights, NO_CLASS);
+        // Whoever registers memory lends it until the keys are dead.
+        self.regions[index as usize].held = 1;
+        let lkey = self.local_key(index);
+        Some((lkey, lkey | 1))
+    }
+
+    /// Ends a registration that [`register_range`](Self::register_range) made.
+    pub fn deregister(&mut self, lkey: u32) {
+        if let Some(index) = self.find(lkey) {
+            self.regions[index as usize].live = false;
+            self.free_regions.push(index);
+            self.live_regions -= 1;
+        }
+    }
+
     /// Ends a peer's access through the buffer's key; local use goes on.
     pub fn revoke(&mut self, lkey: u32) {
         if let Some(index) = self.find(lkey) {

@@ -121,6 +121,7 @@ acts! {
     ConnectFailed = "connect failed" ("errno");
     Accepted = "accepted" ("port");
     Dropped = "connect request dropped" ("port");
+    Refused = "connect request refused by the core" ("need", "have");
     Segment = "bytes delivered" ("bytes", "window");
     Wrote = "bytes written" ("bytes", "room");
     Read = "bytes read" ("bytes", "left");

@@ -47,6 +47,7 @@ impl NodeConfig {
             work: 2048,
             sockets: 0,
             extents: 64,
+            regions: 16,
         };
         Self {
             config,

@@ -104,6 +104,7 @@ impl Side {
             work: 1024,
             sockets: 0,
             extents: 1,
+            regions: 0,
         };
         let slots = Memory {
             bytes: vec![0; 4096 * (rx as usize + 256)],
@@ -310,6 +311,7 @@ impl World {
             slot_data: PAYLOAD as u32,
             data: &[],
             user: 7,
+            prompt: false,
         }
     }
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use xio_proto::storage::{
-    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Tables, Task, TimerEntry,
-    WorkEntry,
+    Connection, Counts, Extent, Listener, Nexus, Region, Session, Slot, Socket, Tables, Task,
+    TimerEntry, WorkEntry,
 };
 use xio_proto::wire::Framing;
 use xio_proto::{
@@ -48,6 +48,7 @@ pub fn leak_tables(counts: &Counts) -> Tables<'static> {
         work: leak(|| WorkEntry::VACANT, counts.work),
         sockets: leak(|| Socket::VACANT, counts.sockets),
         extents: leak(|| Extent::VACANT, counts.extents),
+        regions: leak(|| Region::VACANT, counts.regions),
         timers: leak(|| TimerEntry::VACANT, counts.timers()),
     }
 }
@@ -75,17 +76,19 @@ pub struct Side {
     pub memory: Vec<u8>,
     /// Events not looked at yet.
     pub events: VecDeque<Event>,
+    /// Events stay in the endpoint, for a user that takes each as it comes.
+    pub deaf: bool,
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
     queue_pairs: Vec<QueuePair>,
-    listener: Option<ListenerId>,
+    pub(crate) listener: Option<ListenerId>,
 }
 
 impl Side {
     /// Address of the first byte of user memory.
     pub const BASE: u64 = 0x10_0000;
 
-    fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
+    pub(crate) fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
         let size = config.slot_size as usize;
         let total = (config.rx_slots + config.tx_slots) as usize;
         let mut endpoint = Endpoint::new(config, leak_tables(counts)).expect("config works");
@@ -99,10 +102,16 @@ impl Side {
             },
             memory: vec![0; 1 << 20],
             events: VecDeque::new(),
+            deaf: false,
             sent: Vec::new(),
             queue_pairs: Vec::new(),
             listener: None,
         }
+    }
+
+    /// What it listens on.
+    pub fn listener(&self) -> Option<ListenerId> {
+        self.listener
     }
 
     /// The bytes of a span.
@@ -120,7 +129,7 @@ impl Side {
         }
     }
 
-    fn gather(&self, span: SegmentSpan) -> Vec<u8> {
+    pub(crate) fn gather(&self, span: SegmentSpan) -> Vec<u8> {
         let mut bytes = Vec::new();
         if !span.is_empty() {
             for s in self.endpoint.segments(span) {
@@ -175,6 +184,7 @@ impl Pair {
             work: 512,
             sockets: 0,
             extents: 8,
+            regions: 4,
         }
     }
 
@@ -210,7 +220,10 @@ impl Pair {
                     busy = true;
                     self.work(i, work);
                 }
-                while let Some(event) = self.sides[i].endpoint.poll_event() {
+                self.sides[i].endpoint.check_invariants();
+                while !self.sides[i].deaf
+                    && let Some(event) = self.sides[i].endpoint.poll_event()
+                {
                     busy = true;
                     self.sides[i].events.push_back(event);
                 }
@@ -279,6 +292,16 @@ impl Pair {
                 let (j, peer) = self.sides[i].queue_pair(nexus).peer.expect("asked");
                 let peer = self.sides[j].queue_pairs[peer].id.expect("made");
                 self.cm(j, peer, CmKind::Rejected);
+            }
+            Control::Register { region, .. } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region(self.now, region, Ok((1, 2)));
+            }
+            Control::Revoke { region } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region_revoked(self.now, region);
             }
             _ => {}
         }

@@ -1,10 +1,10 @@
 //! One whole conversation over a perfect wire, step by step.
 
 use xio_proto::{
-    Config, ConnectOptions, ConnectionId, Data, Event, Message, Reason, RequestOptions,
-    SessionOpen, SlotId, Slots,
+    Access, CommandError, Config, ConnectOptions, ConnectionId, Data, Event, Length, Message,
+    Reason, RemoteMemory, RequestOptions, SessionOpen, SlotId, Slots,
 };
-use xio_tests::pair::{Pair, SERVER};
+use xio_tests::pair::{Pair, SERVER, Side};
 
 fn pair() -> Pair {
     let config = |i| Config::new(i, 700, 64);
@@ -86,6 +86,7 @@ fn message<'a>(pair: &mut Pair, i: usize, c: ConnectionId, text: &[u8], user: u6
         slot_data: text.len() as u32 - 3,
         data: &[],
         user,
+        prompt: false,
     }
 }
 
@@ -224,7 +225,7 @@ fn large_payloads_move_by_read_and_write() {
     };
     let mut got = Vec::new();
     for s in pair.sides[1].endpoint.segments(span) {
-        let at = (s.addr - xio_tests::pair::Side::BASE) as usize;
+        let at = (s.addr - Side::BASE) as usize;
         got.extend_from_slice(&pair.sides[1].memory[at..at + s.len as usize]);
     }
     assert_eq!(got, pair.sides[0].memory[..100_000]);
@@ -296,4 +297,77 @@ fn large_payloads_move_by_read_and_write() {
         Some(Event::Sent { user: 13, .. })
     ));
     assert_eq!(pair.sides[0].memory[400_000..470_001], got[..70_001]);
+}
+
+#[test]
+fn direct_reads_and_writes_reach_the_region_in_order() {
+    let mut pair = pair();
+    let free = pair.sides[1].endpoint.free_rows();
+    let (client, _) = connect(&mut pair);
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+    let transport = pair.sides[1].transport;
+    let addr = Side::BASE + 4096;
+    let region = pair.sides[1]
+        .endpoint
+        .register(transport, addr, 8192, access, 33)
+        .unwrap();
+    pair.run();
+    let Some(Event::RegionReady { user: 33, rkey, .. }) = pair.sides[1].events.pop_front() else {
+        panic!("region is not ready")
+    };
+    let remote = RemoteMemory {
+        addr,
+        len: 8192,
+        key: rkey,
+    };
+    pair.sides[0].memory[..8192].fill(0xab);
+    let local = [
+        pair.sides[0].segment(0, 5000),
+        pair.sides[0].segment(5000, 3192),
+    ];
+    pair.sides[0]
+        .endpoint
+        .write(client, &local, &remote, 1, None)
+        .unwrap();
+    let back = [pair.sides[0].segment(20_000, 8192)];
+    pair.sides[0]
+        .endpoint
+        .read(client, &back, &remote, 2, None)
+        .unwrap();
+    pair.run();
+    for expected in [1, 2] {
+        let event = pair.sides[0].events.pop_front();
+        assert!(
+            matches!(event, Some(Event::Sent { user, .. }) if user == expected),
+            "{event:?}"
+        );
+    }
+    assert!(
+        pair.sides[1].memory[4096..4096 + 8192]
+            .iter()
+            .all(|b| *b == 0xab)
+    );
+    assert!(
+        pair.sides[0].memory[20_000..28_192]
+            .iter()
+            .all(|b| *b == 0xab)
+    );
+    let long = [pair.sides[0].segment(0, 8193)];
+    assert_eq!(
+        pair.sides[0]
+            .endpoint
+            .write(client, &long, &remote, 3, None),
+        Err(CommandError::TooLong {
+            what: Length::Data,
+            len: 8193,
+            max: 8192
+        })
+    );
+    pair.sides[1].endpoint.revoke(region).unwrap();
+    pair.run();
+    assert!(matches!(
+        pair.sides[1].events.pop_front(),
+        Some(Event::RegionRevoked { user: 33, .. })
+    ));
+    assert_eq!(pair.sides[1].endpoint.free_rows().regions, free.regions);
 }

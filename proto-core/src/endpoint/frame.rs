@@ -93,7 +93,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.setup_work = true;
         let (server, status, cid) = (row.server, row.refuse_status, row.cid);
         let dialect = row.framing.dialect();
-        let bytes = slots.slot_mut(SlotId(slot));
+        let messages = self.connect_messages(n);
+        let whole = slots.slot_mut(SlotId(slot));
+        // On streams the connect messages lead: of the control stream before the frame, of the
+        // data stream behind it, as that goes elsewhere.
+        let lead = messages
+            .as_ref()
+            .map_or(0, |(control, _)| control.encode(whole));
+        let bytes = &mut whole[lead..];
         let rkeys = RkeyTable::default();
         let (kind, len) = if server {
             if dialect == Dialect::Rdma && status == 0 {
@@ -117,7 +124,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             };
             (Kind::NexusSetupReq, frame.encode(bytes, dialect))
         };
-        self.plain_frame(n, kind, slot, len)
+        let tail = match messages {
+            Some((_, Some(data))) => data.encode(&mut bytes[len..]),
+            _ => 0,
+        };
+        self.plain_frame(n, kind, slot, lead + len, tail)
     }
 
     /// CREDIT_NOP: tells the peer of credits when nothing else goes.
@@ -132,21 +143,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
-        self.plain_frame(n, Kind::CreditNop, slot, len)
+        self.plain_frame(n, Kind::CreditNop, slot, len, 0)
     }
 
     /// READ_ACK: the peer's buffers of a READ response are its own again.
     pub(crate) fn read_ack_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let rtid = self.take_read_ack(n);
         let len = ReadAck { rtid }.encode(slots.slot_mut(SlotId(slot)));
-        self.plain_frame(n, Kind::ReadAck, slot, len)
+        self.plain_frame(n, Kind::ReadAck, slot, len, 0)
     }
 
-    fn plain_frame(&mut self, n: u32, kind: Kind, slot: u32, len: usize) -> Work {
+    fn plain_frame(&mut self, n: u32, kind: Kind, slot: u32, len: usize, tail: usize) -> Work {
         let entry = WorkEntry {
             kind: WorkKind::Frame(kind),
             slot,
-            bytes: len as u64,
+            bytes: (len + tail) as u64,
             ..WorkEntry::VACANT
         };
         let wr = self.push_work(n, entry);
@@ -156,12 +167,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             offset: 0,
             len: len as u32,
         };
+        let tail = Span {
+            slot,
+            offset: len as u32,
+            len: tail as u32,
+        };
         // Control frames free reserved slots and states, so their completion is always wanted.
         Work::Send {
             nexus: self.nexus_id(n),
             wr,
             head,
-            tail: Span::EMPTY,
+            tail,
             data: SegmentSpan::EMPTY,
             signaled: true,
             fence: kind == Kind::CreditNop,
@@ -391,7 +407,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..REQUEST
         };
         let counts_data = task.slot_data > 0 || task.out.count == 0;
-        let kind = task.kind;
+        let (kind, prompt) = (task.kind, task.flags.contains(TaskFlags::PROMPT));
         let (out, into) = (task.out, task.into);
         let real = mode.in_op == Op::Write;
         let offered = if mode.offer { into.count } else { 0 };
@@ -445,7 +461,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..WorkEntry::VACANT
         };
         self.g.counters.requests_sent += 1;
-        Some(self.send_work(n, &layout, entry, data, false, false))
+        Some(self.send_work(n, &layout, entry, data, prompt, false))
     }
 
     /// The segments that go out with the frame: gathered behind it, or on a stream the raw bytes
@@ -564,8 +580,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             flags |= SessionFlags::RECEIPT_FIRST;
             self.trace.mark("receipt joined to response");
         }
-        let slot = self.task(t).slot;
-        self.response_class(n, c, t, slot, flags, 0, slots)
+        let row = self.task(t);
+        flags.set(
+            SessionFlags::IMM_SEND_COMP,
+            row.flags.contains(TaskFlags::PROMPT),
+        );
+        let joined = flags.contains(SessionFlags::RECEIPT_FIRST);
+        let (slot, code) = (row.slot, if joined { row.receipt_code } else { 0 });
+        self.response_class(n, c, t, slot, flags, code, slots)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
@@ -680,7 +702,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         self.g.counters.responses_sent += 1;
-        self.send_work(n, &layout, entry, data, false, false)
+        let prompt = flags.contains(SessionFlags::IMM_SEND_COMP);
+        self.send_work(n, &layout, entry, data, prompt, false)
     }
 
     #[inline]
@@ -739,8 +762,16 @@ fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {
         SessionFlags::PEER_WRITE_RSP,
         task.flags.contains(TaskFlags::FORCE_WRITE),
     );
+    flags.set(
+        SessionFlags::LAST_IN_BATCH,
+        task.flags.contains(TaskFlags::LAST),
+    );
+    let one_way = task.kind == Kind::OneWayReq;
     let fetched = mode.large || mode.out_op == Op::Read;
-    if task.kind == Kind::OneWayReq && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
+    // The outcome of a small one-way is its completion here; libxio's says so to the peer.
+    let prompt = task.flags.contains(TaskFlags::PROMPT) || (one_way && !fetched);
+    flags.set(SessionFlags::IMM_SEND_COMP, prompt);
+    if one_way && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
         // Nothing else would say when the peer has read the data.
         flags.insert(SessionFlags::IMM_READ_RECEIPT);
         task.flags.insert(TaskFlags::RECEIPT_NOW);

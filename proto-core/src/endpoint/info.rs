@@ -87,6 +87,14 @@ pub struct Counters {
     pub writes: u64,
     /// Cancel frames of peers, which nothing is done about.
     pub cancels_ignored: u64,
+    /// Accepted sockets that never became part of a transport connection.
+    pub strays: u64,
+    /// Accepted sockets for which there was no room.
+    pub sockets_refused: u64,
+    /// Inputs about sockets whose life is over.
+    pub stale_sockets: u64,
+    /// Bytes of payload that nobody wanted.
+    pub bytes_discarded: u64,
 }
 
 /// What is left of each table and pool.
@@ -110,6 +118,8 @@ pub struct FreeRows {
     pub sockets: u32,
     /// Extents.
     pub extents: u32,
+    /// Registered regions.
+    pub regions: u32,
     /// Deadlines that are armed.
     pub armed: u32,
 }
@@ -133,6 +143,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             work: g.work.free(),
             sockets: g.sockets.free(),
             extents: g.extents.free(),
+            regions: g.regions.free(),
             armed: g.timers,
         }
     }

@@ -41,7 +41,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let session = &request.session;
         let row = self.connection(c);
-        if !Self::receives(row.state) {
+        // A refused client has no user here that could take it.
+        if !Self::receives(row.state) || row.silent {
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -104,7 +105,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.link_task(c, t);
         self.connection(c).unanswered += u32::from(request.kind == Kind::MsgReq);
         self.g.counters.messages_received += 1;
-        if head.out_op == Op::Read {
+        if head.out_op == Op::Read && request.out_total() > 0 {
             self.start_fetch(n, c, t, request);
             return;
         }
@@ -185,8 +186,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             _ => return Err(unknown),
         };
         let waits = matches!(row.state, State::Sent | State::Orphaned);
-        let known =
-            tid::matches(rtid, row.generation) && row.nexus == n && row.kind == kind && waits;
+        let known = tid::matches(rtid, row.generation)
+            && row.nexus == n
+            && row.kind == kind
+            && row.direct == crate::entries::Direct::No
+            && waits;
         if known {
             return Ok(Some(t));
         }
@@ -238,6 +242,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         row.flags.remove(TaskFlags::PEER_HOLDS);
         let size = head.data_len + u64::from(head.header_len);
+        let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
+        if stream && head.op == Op::Write && head.status == 0 && head.data_len > 0 {
+            return self.stream_answer(n, c, t, slot, response);
+        }
         if self.task_input(t, Input::Answer) != Action::Complete {
             self.owe_dropped(c, size);
             self.late(t);
@@ -252,6 +260,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.data_len = head.data_len;
         row.in_segments = head.op == Op::Write;
+        row.flags.insert(TaskFlags::USER);
         self.finish(t, Ending::Good);
         Keep::Yes
     }
@@ -260,7 +269,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn keep_answer(&mut self, t: u32, slot: u32, response: &Response<'_>) {
         let row = self.task(t);
         row.answer = slot;
-        row.flags.insert(TaskFlags::USER);
         row.header_at = response.header_at;
         row.rx_header_len = response.head.header_len;
         row.data_at = response.data_at;
@@ -341,7 +349,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// A message of the peer's left without going through the user's hands.
-    fn owe_dropped(&mut self, c: u32, size: u64) {
+    pub(crate) fn owe_dropped(&mut self, c: u32, size: u64) {
         if !self.g.config.flow_control {
             return;
         }

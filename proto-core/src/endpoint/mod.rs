@@ -9,9 +9,12 @@ mod cm;
 mod commands;
 mod connection;
 mod credit;
+mod direct;
 mod event;
 mod frame;
 mod info;
+#[cfg(feature = "check")]
+mod invariants;
 mod message;
 mod outcome;
 mod receive;
@@ -22,10 +25,13 @@ mod time;
 mod work;
 
 pub use cm::ConnectRequest;
+pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
+pub use direct::RemoteMemory;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
+pub(crate) use session::Keep;
 pub use session::SessionTicket;
 
 use crate::config::{Config, TransportLimits};
@@ -33,6 +39,7 @@ use crate::entries::{Connection, Nexus, Session, Task};
 use crate::error::{CommandError, Resource};
 use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TaskId, TransportId};
 use crate::storage::{Storage, Tables};
+use crate::stream::List;
 use crate::table::{Pool, Queue};
 use crate::time::Instant;
 use crate::timer::{self, Timer};
@@ -60,6 +67,13 @@ pub const MARKS: &[&str] = &[
     "simultaneous close",
     "drain timed out",
     "clock went backwards",
+    "stray socket closed",
+    "socket refused",
+    "stream waited for a slot",
+    "headers at their limit",
+    "control frame waited for data",
+    "payload discarded",
+    "payload expired under way",
 ];
 
 pub(crate) struct TransportState {
@@ -69,6 +83,9 @@ pub(crate) struct TransportState {
     /// Nexuses with work, and with control outputs.
     pub(crate) ready: Queue,
     pub(crate) control: Queue,
+    /// Sockets to read again, and those to close.
+    pub(crate) streams: List,
+    pub(crate) closing: List,
 }
 
 /// Everything of an endpoint that is not a table.
@@ -86,6 +103,9 @@ pub(crate) struct Globals {
     pub(crate) work: Pool,
     pub(crate) sockets: Pool,
     pub(crate) extents: Pool,
+    pub(crate) regions: Pool,
+    pub(crate) regions_due: bool,
+    pub(crate) region_events: bool,
     pub(crate) timers: u32,
     /// A listener has a control output due.
     pub(crate) listeners_due: bool,
@@ -99,6 +119,11 @@ pub(crate) struct Globals {
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_waiters: u32,
+    /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
+    pub(crate) first_slot: List,
+    pub(crate) more_slots: List,
+    /// Sockets that are not part of a transport connection yet.
+    pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
     pub(crate) counters: Counters,
@@ -191,6 +216,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             work: Pool::new(0, count(t.work.len())),
             sockets: Pool::new(0, count(t.sockets.len())),
             extents: Pool::new(0, count(t.extents.len())),
+            regions: Pool::new(0, count(t.regions.len())),
+            regions_due: false,
+            region_events: false,
             timers: 0,
             listeners_due: false,
             listen_failed: false,
@@ -199,6 +227,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session_events: Queue::EMPTY,
             blocked: Queue::EMPTY,
             slot_waiters: 0,
+            first_slot: List::EMPTY,
+            more_slots: List::EMPTY,
+            half_open: 0,
             receiving: 0,
             counters: Counters::default(),
             config,
@@ -226,6 +257,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 u64::from(self.g.config.min_grant) + 2,
             )?;
         }
+        if limits.dialect == crate::wire::Dialect::Tcp {
+            at_least("sockets table", self.s.tables().sockets.len() as u64, 2)?;
+        }
         let free = self.g.transports.iter().position(Option::is_none);
         let Some(index) = free else {
             let bound = TRANSPORTS_MAX as u64;
@@ -240,6 +274,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             cq_used: 0,
             ready: Queue::EMPTY,
             control: Queue::EMPTY,
+            streams: List::EMPTY,
+            closing: List::EMPTY,
         });
         Ok(TransportId(index as u8))
     }
@@ -380,6 +416,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.nexus = NONE;
         if slot < self.g.config.rx_slots {
             self.g.rx_slots.give(t.slots, slot);
+            self.offer_slots();
         } else {
             self.g.tx_slots.give(t.slots, slot);
         }
@@ -401,6 +438,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 4)?;
+    at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

@@ -100,8 +100,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if !incoming {
             self.unqueue(c, bytes);
+            // Only a good outcome puts an answer into the user's hands.
+            if ending != Ending::Good {
+                self.task(t).flags.remove(TaskFlags::USER);
+            }
         }
-        if !self.task(t).flags.contains(TaskFlags::SILENT) {
+        if self.task(t).flags.contains(TaskFlags::SILENT) {
+            self.try_free(t);
+        } else {
             self.task_event(t, TaskEvents::MAIN);
         }
     }
@@ -259,8 +265,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.uncount_slot(incoming);
         self.uncount_slot(answer);
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::EVENTS) {
-            // The user still has to hear of it.
+        if row.flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS) {
+            // The user still has to hear of it, or its buffers are not back.
             row.flags.insert(TaskFlags::ORPHAN_LATER);
         } else {
             self.orphan_now(t);
@@ -275,15 +281,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.connection = NONE;
     }
 
-    fn uncount_slot(&mut self, slot: u32) {
+    /// A slot that outlives what it came on is no longer counted there.
+    pub(crate) fn uncount_slot(&mut self, slot: u32) {
         if slot == NONE {
             return;
         }
         let tables = self.s.tables();
         let n = core::mem::replace(&mut tables.slots[slot as usize].nexus, NONE);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -303,6 +309,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.connection(c).held -= 1;
         if owes {
             self.task_event(t, TaskEvents::RETURNED);
+        }
+        let flags = self.task(t).flags;
+        if flags.contains(TaskFlags::ORPHAN_LATER) && !flags.contains(TaskFlags::EVENTS) {
+            self.orphan_now(t);
         }
         self.settle(c);
     }
@@ -356,8 +366,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
         self.free_slot(slot);
         if n != NONE {
-            self.nexus(n).held -= 1;
-            self.mark_ready(n);
+            self.uncount(n);
         }
     }
 
@@ -396,6 +405,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn task_deadline(&mut self, t: u32) {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
+            self.discard_payload(t);
         }
     }
 

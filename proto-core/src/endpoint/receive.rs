@@ -2,12 +2,12 @@
 
 use super::Endpoint;
 use super::session::{Keep, PortalBuffer};
-use crate::entries::{Awaited, Frames, SlotUse};
+use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
-use crate::state::connection::Input as ConnectionInput;
+use crate::state::connection::{Input as ConnectionInput, State};
 use crate::state::nexus::{Action, Input};
 use crate::storage::Storage;
 use crate::time::Instant;
@@ -107,13 +107,47 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         if keep == Keep::No {
-            self.nexus(n).held -= 1;
             self.free_slot(slot);
+            self.uncount(n);
         }
         self.mark_ready(n);
     }
 
-    fn bounds(&self) -> Bounds {
+    /// One control frame without payload, or of the transport's setup, off a stream: nothing of
+    /// it is kept, so it lies in no slot.
+    pub(crate) fn on_bare_frame(&mut self, n: u32, bytes: &[u8]) {
+        if let Err(violation) = self.bare_frame(n, bytes) {
+            self.g.counters.violations += 1;
+            self.nexus_input(n, Input::Fail, Some(Reason::Violation(violation)));
+        }
+        self.mark_ready(n);
+    }
+
+    fn bare_frame(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
+        let framing = self.nexus(n).framing;
+        let (kind, _) = peek_kind(bytes, framing)?;
+        self.g.counters.frames_received += 1;
+        match kind {
+            Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
+            Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
+            _ => {}
+        }
+        if self.nexus_input(n, Input::Frame, unexpected(kind)) != Action::Deliver {
+            return Ok(Keep::No);
+        }
+        if kind.is_request() {
+            let request = Request::parse(bytes, framing, &self.bounds())?;
+            match kind {
+                Kind::HelloReq => self.on_hello(n, &request),
+                _ => self.on_control_request(n, &request),
+            }
+        } else {
+            let response = Response::parse(bytes, framing, &self.bounds())?;
+            self.on_control_response(n, &response)
+        }
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
         let config = &self.g.config;
         Bounds {
             frame_max: config.buffer_size,
@@ -305,10 +339,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
             Kind::KeepaliveReq => {
-                let row = self.connection(c);
-                row.keepalive_rtid = ltid;
-                row.frames.insert(Frames::KEEPALIVE_RSP);
-                self.mark_tx(c);
+                self.connection(c).keepalive_rtid = ltid;
+                self.keepalive_asked(c);
             }
             Kind::AckReq => self.on_ack_request(c, request),
             _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
@@ -340,8 +372,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinRsp, Some(reason));
             }
             _ => {
-                self.connection(c).probes = 0;
-                if let Some(keepalive) = self.g.config.keepalive {
+                let row = self.connection(c);
+                row.probes = 0;
+                let online = row.state == State::Online;
+                if let (Some(keepalive), true) = (self.g.config.keepalive, online) {
                     self.arm_after(Timer::Keepalive(c), keepalive.time);
                 }
             }

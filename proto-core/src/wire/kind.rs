@@ -256,7 +256,7 @@ impl Kind {
     /// Returns whether the frame is a control frame that by its meaning has nothing after its
     /// headers.
     #[inline]
-    pub(super) const fn is_bare(self) -> bool {
+    pub(crate) const fn is_bare(self) -> bool {
         matches!(
             self,
             Self::HelloReq

@@ -39,4 +39,5 @@ pub use session::{PortalIter, Portals, SessionSetupRequest, SessionSetupResponse
 pub use setup::{
     NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse, RkeyTable, SetupParams,
 };
+pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};

@@ -22,10 +22,10 @@ const SGE_LEN: usize = 16;
 const HEAD_LEN: u16 = 40;
 
 /// Offsets of the fields that violations name, the same on both transports.
-mod at {
+pub(super) mod at {
     pub(super) const LEN: u32 = 58;
     pub(super) const IN_OP: u32 = 70;
-    pub(super) const OUT_OP: u32 = 71;
+    pub(in super::super) const OUT_OP: u32 = 71;
     pub(super) const IN_SGES: u32 = 72;
     pub(super) const OUT_SGES: u32 = 74;
     pub(super) const HEADER_LEN: u32 = 80;

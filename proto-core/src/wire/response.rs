@@ -22,14 +22,13 @@ const SGE_LEN: usize = 16;
 const LENGTH_LEN: usize = 4;
 
 /// Offsets of the fields that violations name.
-mod at {
+pub(super) mod at {
     use super::Dialect;
 
     pub(super) const LEN: u32 = 58;
     pub(super) const SGES: u32 = 74;
 
-    #[cold]
-    pub(super) const fn op(dialect: Dialect) -> u32 {
+    pub(in super::super) const fn op(dialect: Dialect) -> u32 {
         match dialect {
             Dialect::Rdma => 70,
             Dialect::Tcp => 72,

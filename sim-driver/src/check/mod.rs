@@ -456,7 +456,9 @@ impl Ledger {
             let text = format!("message {message}, a {:?}, ended as {outcome:?}", m.class);
             self.breach(at, Check::Sense, text);
         }
-        if self.lossless && !outcome.is_good() {
+        // A connection that never was may fail for lack of room, with all that waited for it.
+        let was = self.sides[m.side as usize].state != SideState::Failed;
+        if self.lossless && was && !outcome.is_good() {
             let text = format!("message {message}, a {:?}, ended as {outcome:?}", m.class);
             self.breach(at, Check::Delivery, text);
         }

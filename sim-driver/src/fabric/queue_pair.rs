@@ -122,6 +122,8 @@ pub(super) struct QueuePair {
     pub(super) epoch: u32,
     pub(super) retries: u32,
     pub(super) rnr_tries: u32,
+    /// Waits to send again; nothing new goes on the wire.
+    pub(super) backing_off: bool,
     /// The responder refused something: nothing after it arrives.
     pub(super) refused: bool,
     pub(super) wire_free: u64,
@@ -156,6 +158,7 @@ impl Default for QueuePair {
             epoch: 0,
             retries: 0,
             rnr_tries: 0,
+            backing_off: false,
             refused: false,
             wire_free: 0,
             last_arrival: 0,
@@ -518,7 +521,7 @@ impl Fabric {
         loop {
             let qp = &self.entries[index].qp;
             let on_wire = qp.state == QpState::ReadyToSend && qp.arrived < qp.launched;
-            let late = qp.stalled_until > env.now();
+            let late = qp.stalled_until > env.now() || qp.backing_off;
             if !on_wire || late || env.rng.flip() {
                 return;
             }

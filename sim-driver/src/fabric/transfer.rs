@@ -23,7 +23,8 @@ impl Fabric {
         let reads_max = u32::from(self.entries[index].params.reads);
         loop {
             let qp = &mut self.entries[index].qp;
-            if qp.launched == qp.end() || qp.state != QpState::ReadyToSend {
+            let ready = qp.state == QpState::ReadyToSend && !qp.backing_off;
+            if qp.launched == qp.end() || !ready {
                 return;
             }
             let posted = qp.posted(qp.launched);
@@ -465,6 +466,7 @@ impl Fabric {
         let id = self.id(index);
         let qp = &mut self.entries[index].qp;
         qp.epoch = qp.epoch.wrapping_add(1);
+        qp.backing_off = true;
         let epoch = qp.epoch;
         self.later(env, after, FabricEvent::Resend { qp: id, epoch });
     }
@@ -473,6 +475,7 @@ impl Fabric {
     /// not answered the responder only repeats its answer.
     pub(super) fn resend(&mut self, env: &mut Env, index: usize) {
         let qp = &mut self.entries[index].qp;
+        qp.backing_off = false;
         qp.launched = qp.arrived;
         let (from, to) = (qp.acked, qp.arrived);
         qp.reads_out = (from..to)
