@@ -89,6 +89,7 @@ impl Parcel {
             slot_data: self.slot_data,
             data: &self.segment[..usize::from(self.cargo.data.is_some())],
             user,
+            ..Message::default()
         }
     }
 }
