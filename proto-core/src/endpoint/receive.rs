@@ -44,8 +44,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
-        let mut p = self.parts();
-        let n = match p.t.slots.get_mut(slot as usize) {
+        let mut p = self.quick();
+        let n = match p.0.s.tables().slots.get_mut(slot as usize) {
             Some(row) if row.usage == SlotUse::Posted && completion.wr.matches(row.generation) => {
                 row.usage = SlotUse::Filled;
                 row.nexus
@@ -89,7 +89,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let status = completion.status;
         // A queue completes in order: what was posted before and not signalled is done too.
-        let mut p = self.parts();
+        let mut p = self.quick();
         while status == WorkStatus::Success {
             let head = p.nexus(n).sq_head;
             if !p.plain_done(n, head) {
