@@ -122,7 +122,6 @@ pub struct Nexus {
     pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
-    pub(crate) first_frame_sent: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -200,7 +199,6 @@ impl Nexus {
         peer_grant_small: false,
         peer_granted: false,
         refilling: false,
-        first_frame_sent: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,

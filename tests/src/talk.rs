@@ -278,6 +278,7 @@ impl Talk {
             slot_data: say.inline as u32,
             data: &data,
             user: say.user,
+            ..Message::default()
         };
         let options = RequestOptions {
             into: &into,
@@ -531,6 +532,7 @@ impl Talk {
             slot_data: copied as u32,
             data: &segments,
             user: user + 5000,
+            ..Message::default()
         };
         side.endpoint.respond(task, &message).expect("taken");
     }

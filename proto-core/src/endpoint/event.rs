@@ -254,7 +254,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.main_event_taken(c, t);
         }
         if self.task(t).flags.contains(TaskFlags::ORPHAN_LATER)
-            && !self.task(t).flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS)
+            && !self
+                .task(t)
+                .flags
+                .intersects(TaskFlags::EVENTS | TaskFlags::LINGERS)
         {
             self.orphan_now(t);
         }

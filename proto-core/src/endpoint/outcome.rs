@@ -105,7 +105,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.task(t).flags.remove(TaskFlags::USER);
             }
         }
-        if !self.task(t).flags.contains(TaskFlags::SILENT) {
+        if self.task(t).flags.contains(TaskFlags::SILENT) {
+            self.try_free(t);
+        } else {
             self.task_event(t, TaskEvents::MAIN);
         }
     }

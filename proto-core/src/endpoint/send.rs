@@ -42,13 +42,14 @@ pub struct RequestOptions<'a> {
     /// Buffers for the response's data. A response that fits a frame may stay in its slot and
     /// leave them untouched. Segments without address say only how much is expected.
     pub into: &'a [Segment],
-    /// Ask for a read receipt.
+    /// Ask for a read receipt (PROTOCOL.md 9.4).
     pub receipt: bool,
-    /// Let the peer READ the data even if it would fit a frame.
+    /// Let the peer READ the data even if it would fit a frame (PROTOCOL.md 10.1).
     pub force_read: bool,
-    /// Let the peer WRITE the response even if it would fit a frame.
+    /// Offer `into` for WRITE even if the response would fit a frame, and tell the peer so. No peer
+    /// heeds it (PROTOCOL.md 5.2): such a response may still come in a frame.
     pub force_write: bool,
-    /// The outcome comes by then.
+    /// The outcome comes by then; nothing of it is told to the peer.
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,
@@ -172,8 +173,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.kind != Kind::MsgReq || !row.flags.contains(TaskFlags::INCOMING) {
             return Err(CommandError::WrongState("not a received request"));
         }
-        if row.state != State::Delivered || !row.flags.contains(TaskFlags::USER) {
-            return Err(CommandError::WrongState("request is answered already"));
+        if !in_hands(row) {
+            return Err(CommandError::WrongState(
+                "request is answered already, or not here yet",
+            ));
         }
         let (c, orphan) = (row.connection, row.flags.contains(TaskFlags::ORPHAN));
         if orphan {
@@ -242,8 +245,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;
         let row = self.task(t);
-        let main = row.events.contains(crate::entries::TaskEvents::MAIN);
-        if !row.flags.contains(TaskFlags::USER) || main {
+        if !in_hands(row) {
             return Err(CommandError::WrongState("nothing to give back"));
         }
         row.flags.remove(TaskFlags::USER);
@@ -537,4 +539,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
         }
     }
+}
+
+/// Whether the user was told of a message and has not given it back.
+fn in_hands(task: &Task) -> bool {
+    task.flags.contains(TaskFlags::USER)
+        && !task.flags.contains(TaskFlags::HELD_BACK)
+        && !task.events.contains(crate::entries::TaskEvents::MAIN)
+        && matches!(task.state, State::Delivered | State::Ended)
 }

@@ -249,8 +249,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(write) = self.next_write(n, t, slots) {
                     return Emitted::Work(write);
                 }
-                // An answer that the endpoint itself gives has no slot of the user's.
                 if self.task(t).slot == NONE {
+                    // A status that the endpoint answers with for the user has no slot yet.
                     let Some(slot) = self.frame_slot(n) else {
                         return Emitted::Blocked;
                     };

@@ -19,8 +19,8 @@ pub const SETUP_PAYLOAD_MAX: usize = 3840;
 pub const CANCEL_LEN: usize = 26;
 
 bitflags! {
-    /// Flags of the session header: those of the application's message. Bits without a name are
-    /// kept as received.
+    /// Flags of the session header: those of the application's message (PROTOCOL.md 5.2). Bits
+    /// without a name are kept as received.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     pub struct SessionFlags: u32 {
         /// The receiver shall send a read receipt.
@@ -44,7 +44,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// Flags of the request transport header. Bits without a name are kept as received.
+    /// Flags of the request transport header (PROTOCOL.md 5.2). Bits without a name are kept as
+    /// received.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     pub struct TransportFlags: u8 {
         /// The responder must write the response data; the bit that libxio obeys.
@@ -57,7 +58,7 @@ bitflags! {
     }
 }
 
-/// How data travels.
+/// How data travels (PROTOCOL.md 10.1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Op {
@@ -160,7 +161,7 @@ impl Iterator for Sges<'_> {
 
 impl ExactSizeIterator for Sges<'_> {}
 
-/// The session header in host order.
+/// The session header in host order (PROTOCOL.md 5.1).
 ///
 /// Parsers return zeros for what a frame of the given kind leaves undefined: of control frames
 /// only `dest_session` counts, of `AckReq` also the numbers and credits, of cancel frames nothing.

@@ -32,7 +32,7 @@ pub(super) mod at {
     pub(super) const DATA_LEN: u32 = 88;
 }
 
-/// The request transport header in host order.
+/// The request transport header in host order (PROTOCOL.md 5.3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct RequestFields {
     /// Flags for the responder's transport.

@@ -45,7 +45,7 @@ pub(super) mod at {
     }
 }
 
-/// The response transport header in host order.
+/// The response transport header in host order (PROTOCOL.md 5.4).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ResponseFields {
     /// Transport sequence number.

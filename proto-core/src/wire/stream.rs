@@ -1,4 +1,4 @@
-//! What a stream needs to know to cut its bytes into frames.
+//! What a stream needs to know to cut its bytes into frames (PROTOCOL.md 3).
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
