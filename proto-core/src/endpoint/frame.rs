@@ -11,8 +11,8 @@ use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
-    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
+    ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
     request_head_len, response_head_len,
 };
@@ -106,11 +106,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if dialect == Dialect::Rdma && status == 0 {
                 params.credits = self.grant(n);
             }
-            let cid = if cid == 0 { n + 1 } else { cid };
+            // A client that wants to reconnect takes a refusal as final by this flag only.
+            let reconnect = status == crate::wire::status::UNSUCCESSFUL;
             let frame = NexusSetupResponse {
-                cid,
+                cid: if cid == 0 { n + 1 } else { cid },
                 status,
-                flags: 0,
+                flags: if reconnect { NEXUS_RECONNECT } else { 0 },
                 params,
                 rkeys,
             };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use xio_tests::golden::{Layouts, Side, Stream, Transcript, layouts, load_all};
-use xio_tests::roleplay::{Deviation, Played, load, play, play_data_first, table};
+use xio_tests::roleplay::{Deviation, Played, check, load, play, play_data_first, table};
 
 /// Short recordings that show much.
 const VARIED: [&str; 6] = [
@@ -61,17 +61,12 @@ fn both_sides_of_every_recording() {
         .flat_map(|one| one.differences.iter().cloned())
         .collect();
     let listed: BTreeSet<Deviation> = load().unwrap().into_iter().map(|(one, _)| one).collect();
-    let lines = |set: Vec<&Deviation>| -> String {
-        set.into_iter()
-            .map(|one| format!("{}\n", one.line()))
-            .collect()
-    };
-    let unlisted = lines(seen.difference(&listed).collect());
-    let gone = lines(listed.difference(&seen).collect());
+    let verdict = check(&seen, &listed);
     assert!(
-        failed.is_empty() && unlisted.is_empty() && gone.is_empty(),
-        "not played:\n{}\nnot listed:\n{unlisted}\nlisted, but does not occur:\n{gone}",
-        failed.join("\n")
+        failed.is_empty() && verdict.is_ok(),
+        "not played:\n{}\n{}",
+        failed.join("\n"),
+        verdict.err().unwrap_or_default()
     );
 }
 
