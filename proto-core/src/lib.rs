@@ -13,6 +13,7 @@
 //! | connection | one flow of messages of a session: HELLO, FIN, keepalive (8) |
 //! | nexus | one transport connection: a queue pair, or one or two sockets; credits, numbers (2, 6) |
 //! | task | one message: request and response, one-way, receipt, direct READ or WRITE (9 to 11) |
+//! | stream | bytes of sockets to frames, which socket belongs to which (3) |
 //! | [`wire`] | bytes to typed frames and back, both dialects (1, 5) |
 //!
 //! # The contract
@@ -35,6 +36,12 @@
 //! wait for the device or for `poll_timeout`. In which order they are polled, and how many at a
 //! time, changes nothing. A work request that was polled is posted, or reported with
 //! [`handle_post_failed`](Endpoint::handle_post_failed).
+//!
+//! **Sockets.** A driver of sockets asks [`stream_want`](Endpoint::stream_want) what the next bytes
+//! of a socket are before each read, and passes them to
+//! [`handle_stream_bytes`](Endpoint::handle_stream_bytes), or their number to
+//! [`handle_stream_payload`](Endpoint::handle_stream_payload). A socket that has to wait is named
+//! by [`poll_stream`](Endpoint::poll_stream) when it may go on: one more output to drain.
 //!
 //! **Buffers.** The endpoint never touches payload. Memory of messages is named by [`SlotId`] (the
 //! driver's, [`Slots`] lends its bytes) or [`Segment`] (the user's). A slot that a command took,
@@ -75,10 +82,10 @@
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 232 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 432 | 1 |
-//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 16 + 432 | 1 |
-//! | `tx_slots` | `Slot` | 16 | 0 |
+//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 432 | 1 |
+//! | `tx_slots` | `Slot` | 32 | 0 |
 //! | `work` | [`WorkEntry`](storage::WorkEntry) | 40 | 0 |
-//! | `sockets` | [`Socket`](storage::Socket) | 12 | 1 |
+//! | `sockets` | [`Socket`](storage::Socket) | 296 | 1 |
 //! | `extents` | [`Extent`](storage::Extent) | 200 | 0 |
 //! | `regions` | [`Region`](storage::Region) | 56 | 0 |
 //!

@@ -134,7 +134,7 @@ fn every_type_of_frame_is_in_the_protocol() {
 /// that it tells of.
 #[test]
 fn tables_of_states_are_the_declared_ones() {
-    for name in ["session", "connection"] {
+    for name in ["socket", "session", "connection"] {
         let machine = MACHINES.iter().find(|m| m.name == name).expect("a machine");
         let text = |row: &xio_proto::Row| {
             [

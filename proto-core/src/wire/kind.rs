@@ -13,7 +13,7 @@ pub enum Dialect {
     Tcp,
 }
 
-/// How the parts of a frame are laid on the transport (PROTOCOL.md 3.2, 5.5).
+/// How the parts of a frame are laid on the transport (PROTOCOL.md 3.3, 5.5).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// One SEND work request is one frame.
