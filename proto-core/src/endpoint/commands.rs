@@ -100,7 +100,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
         match self.g.transports.get(transport.0 as usize) {
-            Some(Some(_)) => Ok(()),
+            Some(state) if state.known => Ok(()),
             _ => Err(CommandError::BadValue("transport was never added")),
         }
     }

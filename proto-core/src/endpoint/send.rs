@@ -132,6 +132,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
+        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
+        row.flags.set(TaskFlags::PLAIN, plain);
         self.enqueue_request(c, t, bytes);
         if let Some(deadline) = options.deadline {
             self.arm(Timer::Task(t), deadline);
@@ -198,6 +200,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
+        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
         row.transfer = Transfer {
             posted: 0,
             done: 0,
@@ -500,13 +503,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn give_list(&mut self, list: SegmentList) {
-        let t = self.s.tables();
-        let mut e = list.extent;
-        while e != NONE {
-            let next = t.extents[e as usize].next_free;
-            self.g.extents.give(t.extents, e);
-            e = next;
-        }
+        self.parts().give_extents(list.extent);
     }
 
     /// Takes a row for an outgoing message.
@@ -517,10 +514,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
-        *row = Task {
-            generation: row.generation,
-            ..Task::VACANT
-        };
+        row.reset();
         Ok(index)
     }
 

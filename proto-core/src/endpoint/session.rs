@@ -443,9 +443,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
-        let has = |t: &Option<super::TransportState>| {
-            t.as_ref().is_some_and(|t| t.limits.dialect == dialect)
-        };
+        let has = |t: &super::TransportState| t.known && t.limits.dialect == dialect;
         self.g
             .transports
             .iter()

@@ -257,7 +257,7 @@ pub struct Bounds {
 #[inline]
 pub fn peek_kind(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violation> {
     if let Ok((tlv, rest)) = Tlv::ref_from_prefix(frame)
-        && let Some(kind) = message_kind(tlv)
+        && let Some(kind) = usual_kind(tlv)
     {
         let len = tlv.len.get();
         if len <= TLV_LEN_MAX.min(rest.len() as u64) {
@@ -272,7 +272,7 @@ pub fn peek_kind(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violatio
 /// This and the other functions of the common case are always inlined: the fields of a header
 /// stay in registers then, while an outlined function would pass them through memory.
 #[inline(always)]
-pub(super) fn message_kind(tlv: &Tlv) -> Option<Kind> {
+pub(super) fn usual_kind(tlv: &Tlv) -> Option<Kind> {
     if tlv.magic.get() != MAGIC {
         return None;
     }
@@ -282,6 +282,13 @@ pub(super) fn message_kind(tlv: &Tlv) -> Option<Kind> {
         word if word == Kind::OneWayReq.word() => Some(Kind::OneWayReq),
         _ => None,
     }
+}
+
+/// The kind of a frame, if it is one of those.
+#[inline(always)]
+pub(crate) fn message_kind(frame: &[u8]) -> Option<Kind> {
+    let (tlv, _) = Tlv::ref_from_prefix(frame).ok()?;
+    usual_kind(tlv)
 }
 
 /// [`peek_kind`] for every frame and every defect. Out of line, to keep the common case small.
