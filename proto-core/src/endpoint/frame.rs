@@ -10,10 +10,9 @@ use crate::state::task::Input;
 use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::NEXUS_RECONNECT;
 use crate::wire::{
-    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
-    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
+    ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
     request_head_len, response_head_len,
 };
@@ -107,16 +106,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if dialect == Dialect::Rdma && status == 0 {
                 params.credits = self.nexus(n).grant();
             }
-            let cid = if cid == 0 { n + 1 } else { cid };
-            let flags = if status == crate::wire::status::UNSUCCESSFUL {
-                NEXUS_RECONNECT
-            } else {
-                0
-            };
+            // A client that wants to reconnect takes a refusal as final by this flag only.
+            let reconnect = status == crate::wire::status::UNSUCCESSFUL;
             let frame = NexusSetupResponse {
-                cid,
+                cid: if cid == 0 { n + 1 } else { cid },
                 status,
-                flags,
+                flags: if reconnect { NEXUS_RECONNECT } else { 0 },
                 params,
                 rkeys,
             };

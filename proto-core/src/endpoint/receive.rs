@@ -301,6 +301,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.cid = setup.cid;
             // There is nothing to come back to: the answer that libxio gives for an unknown id.
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
+            row.cid = setup.cid;
         }
         let refused = row.refuse_status != 0;
         let input = if refused {
