@@ -99,6 +99,10 @@ pub struct Nexus {
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
     pub(crate) recv_target: u16,
+    /// With more receives posted than this none is due.
+    pub(crate) recv_quiet: u16,
+    /// With more receives granted than this no credit frame is due.
+    pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
     pub(crate) read_acks_expected: u16,
     /// Posted receive slots, oldest first (private queues).
@@ -185,6 +189,8 @@ impl Nexus {
         used_since_grant: 0,
         held: 0,
         recv_target: 0,
+        recv_quiet: u16::MAX,
+        grant_quiet: u16::MAX,
         read_acks_expected: 0,
         rq_head: NONE,
         rq_tail: NONE,
@@ -540,6 +546,8 @@ bitflags::bitflags! {
         const ORPHAN_LATER = 32768;
         /// Its outcome is nobody's event.
         const SILENT = 1 << 16;
+        /// In a slot as a whole, and by itself nothing that the short way cannot send.
+        const PLAIN = 1 << 31;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
         /// A completion is wanted at once.
@@ -709,6 +717,25 @@ pub struct Task {
 }
 
 impl Task {
+    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
+    /// yet, and the segments beyond the lists' counts.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        let (out, into) = (self.out.inline, self.into.inline);
+        *self = Self {
+            generation: self.generation,
+            out: SegmentList {
+                inline: out,
+                ..SegmentList::EMPTY
+            },
+            into: SegmentList {
+                inline: into,
+                ..SegmentList::EMPTY
+            },
+            ..Self::VACANT
+        };
+    }
+
     /// A free row.
     pub const VACANT: Self = Self {
         generation: 0,

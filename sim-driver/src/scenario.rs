@@ -28,6 +28,10 @@ pub struct Options {
     pub messages: u32,
     /// Lines of trace to keep.
     pub keep: usize,
+    /// Print every line as it happens.
+    pub print: bool,
+    /// Steps between checks of the cores' own invariants; 0 is never.
+    pub check_every: u32,
 }
 
 impl Options {
@@ -39,6 +43,8 @@ impl Options {
             endpoints: 0,
             messages: 300,
             keep: 0,
+            print: false,
+            check_every: 64,
         }
     }
 }
@@ -193,6 +199,9 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
     let fabric = FabricConfig::draw(&mut rng);
     let mut world = World::new(rng.next(), fabric, LinkConfig::draw(&mut rng));
     world.env.trace.keep(options.keep);
+    if options.print {
+        world.env.trace.print_to(|record| println!("{record}"));
+    }
     prepare(&mut world.env.trace);
     world.env.swarm = swarm;
     let early = rng.chance(300_000);
@@ -216,6 +225,7 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
             });
         }
     }
+    world.check_every(options.check_every);
     if !tiny && !early && !harsh {
         world.ledger.expect_no_loss();
     }

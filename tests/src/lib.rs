@@ -7,3 +7,8 @@ pub mod roleplay;
 pub mod stream_pair;
 pub mod tables;
 pub mod talk;
+
+/// The example in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -14,6 +14,7 @@ mod ledger;
 mod link;
 mod manager;
 mod player;
+mod streams;
 mod table;
 mod user;
 

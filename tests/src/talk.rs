@@ -272,6 +272,7 @@ impl Talk {
             len => self.segments(side, i, len),
         };
         let message = Message {
+            prompt: false,
             slot: Some(slot),
             header_len: HEADER as u16,
             slot_data: say.inline as u32,
@@ -525,6 +526,7 @@ impl Talk {
         };
         Self::fill(side, &segments, user + 1000, 0);
         let message = Message {
+            prompt: false,
             slot: Some(SlotId(slot.0)),
             header_len: 6,
             slot_data: copied as u32,

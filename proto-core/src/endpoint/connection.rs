@@ -3,14 +3,16 @@
 //! description in PROTOCOL.md 8.
 
 use super::Endpoint;
-use crate::entries::{Awaited, ConnectionEvents, Frames, TaskFlags};
+use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
 use crate::error::{Reason, Step};
 use crate::ids::NONE;
 use crate::state::connection::{self, Action, Input, State};
+use crate::state::task::{Action as TaskAction, Input as TaskInput, State as TaskState};
 use crate::state::{nexus, session};
 use crate::storage::Storage;
 use crate::timer::Timer;
 use crate::trace::Trace;
+use crate::wire::Kind;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn connection_input(&mut self, c: u32, input: Input, reason: Option<Reason>) {
@@ -31,6 +33,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.trace
             .transition(2, c, from as u8, input as u8, next as u8);
+        // The peer answered our FIN: all that went before it has arrived.
+        let answered = from == State::TimeWait || input == Input::FinRsp;
+        if answered && action == Action::Finish {
+            self.finish_sent(c);
+        }
         self.connection_action(c, from, action);
     }
 
@@ -407,6 +414,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if left {
                 // One that had ended waited for its READ_ACK only.
                 self.try_free(t);
+            }
+            t = next;
+        }
+    }
+
+    /// What was posted before our FIN and needs no answer has arrived, though its own completion
+    /// may not be here yet.
+    fn finish_sent(&mut self, c: u32) {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            let next = row.next;
+            let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+            let arrived = match row.state {
+                TaskState::Answered => !row.read_response,
+                TaskState::Sent => row.kind == Kind::OneWayReq && !row.flags.intersects(receipt),
+                _ => false,
+            };
+            if arrived && self.task_input(t, TaskInput::SendDone) == TaskAction::Complete {
+                self.finish(t, Ending::Good);
             }
             t = next;
         }

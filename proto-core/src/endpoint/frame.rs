@@ -17,7 +17,7 @@ use crate::wire::{
     request_head_len, response_head_len,
 };
 
-const REQUEST: RequestFields = RequestFields {
+pub(super) const REQUEST: RequestFields = RequestFields {
     flags: TransportFlags::empty(),
     sn: 0,
     ack_sn: 0,
@@ -32,7 +32,7 @@ const REQUEST: RequestFields = RequestFields {
     data_len: 0,
 };
 
-const RESPONSE: ResponseFields = ResponseFields {
+pub(super) const RESPONSE: ResponseFields = ResponseFields {
     sn: 0,
     ack_sn: 0,
     credits: 0,
@@ -104,7 +104,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rkeys = RkeyTable::default();
         let (kind, len) = if server {
             if dialect == Dialect::Rdma && status == 0 {
-                params.credits = self.grant(n);
+                params.credits = self.nexus(n).grant();
             }
             let cid = if cid == 0 { n + 1 } else { cid };
             let frame = NexusSetupResponse {
@@ -133,7 +133,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// CREDIT_NOP: tells the peer of credits when nothing else goes.
     pub(crate) fn nop_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
-        let credits = self.grant(n);
+        let credits = self.nexus(n).grant();
         let row = self.nexus(n);
         row.tx_credits -= 1;
         let nop = CreditNop {
@@ -184,20 +184,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Takes the numbers that every frame with a transport header carries.
-    #[inline]
-    fn number(&mut self, n: u32) -> (u16, u16, u16) {
-        let rdma = self.nexus(n).framing == Framing::Rdma;
-        let credits = if rdma { self.grant(n) } else { 0 };
-        let row = self.nexus(n);
-        let sn = row.tx_sn;
-        row.tx_sn = sn.wrapping_add(1);
-        if rdma {
-            row.tx_credits -= 1;
-        }
-        (sn, row.rx_sn.wrapping_sub(1), credits)
-    }
-
     /// A control frame of a connection.
     pub(crate) fn control_frame(
         &mut self,
@@ -213,7 +199,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let slot = payload.0;
         self.connection(c).awaited.insert(awaited);
         self.connection(c).control_work += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let own = tid::of_connection(c, self.connection(c).generation);
         let mut session = SessionFields {
             dest_session: self.connection(c).peer_session,
@@ -380,7 +366,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.dest_session = row.peer_session;
         session.serial = row.serial;
         row.serial += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);
@@ -613,7 +599,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.number_response(c, &mut session);
         session.dest_session = self.connection(c).peer_session;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);

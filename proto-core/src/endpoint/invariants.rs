@@ -116,7 +116,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn check_completions(&self, view: &View<'_>) {
         for (index, transport) in self.g.transports.iter().enumerate() {
-            let Some(transport) = transport else { continue };
+            if !transport.known {
+                continue;
+            }
             let out = view
                 .nexuses
                 .iter()

@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Ending, Frames, Task, TaskEvents, TaskFlags};
+use crate::entries::{Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::state::connection::{Input as ConnectionInput, State as ConnectionState};
@@ -69,11 +69,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let head = &request.head;
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
-        let generation = row.generation;
-        *row = Task {
-            generation,
-            ..Task::VACANT
-        };
+        row.reset();
         row.kind = request.kind;
         row.nexus = n;
         row.serial = request.session.serial;
@@ -311,18 +307,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.connection(c).owed_messages += 1;
         }
         self.add_app_credits(c, session);
-    }
-
-    /// Whether the peer's application credits cover a queued message, taking them if so is left
-    /// to the frame.
-    #[inline]
-    pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
-        let row = self.task(t);
-        let receipt =
-            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
-        let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
-        let row = self.connection(c);
-        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
     }
 
     /// Takes the application credits that a message needs.

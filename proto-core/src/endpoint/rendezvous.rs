@@ -165,7 +165,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Refuses a waiting payload with a status, which the peer gets where the wire can say it.
+    /// Refuses a waiting payload with a status, which the peer gets where the wire can say it
+    /// (PROTOCOL.md 10.3, 10.4).
     ///
     /// # Errors
     /// `WrongState` when nothing waits (any more).

@@ -42,13 +42,14 @@ pub struct RequestOptions<'a> {
     /// Buffers for the response's data. A response that fits a frame may stay in its slot and
     /// leave them untouched. Segments without address say only how much is expected.
     pub into: &'a [Segment],
-    /// Ask for a read receipt.
+    /// Ask for a read receipt (PROTOCOL.md 9.4).
     pub receipt: bool,
-    /// Let the peer READ the data even if it would fit a frame.
+    /// Let the peer READ the data even if it would fit a frame (PROTOCOL.md 10.1).
     pub force_read: bool,
-    /// Let the peer WRITE the response even if it would fit a frame.
+    /// Offer `into` for WRITE even if the response would fit a frame, and tell the peer so. No peer
+    /// heeds it (PROTOCOL.md 5.2): such a response may still come in a frame.
     pub force_write: bool,
-    /// The outcome comes by then.
+    /// The outcome comes by then; nothing of it is told to the peer.
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,
@@ -131,6 +132,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
+        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
+        row.flags.set(TaskFlags::PLAIN, plain);
         self.enqueue_request(c, t, bytes);
         if let Some(deadline) = options.deadline {
             self.arm(Timer::Task(t), deadline);
@@ -197,6 +200,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
+        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
         row.transfer = Transfer {
             posted: 0,
             done: 0,
@@ -499,13 +503,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn give_list(&mut self, list: SegmentList) {
-        let t = self.s.tables();
-        let mut e = list.extent;
-        while e != NONE {
-            let next = t.extents[e as usize].next_free;
-            self.g.extents.give(t.extents, e);
-            e = next;
-        }
+        self.parts().give_extents(list.extent);
     }
 
     /// Takes a row for an outgoing message.
@@ -516,10 +514,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
-        *row = Task {
-            generation: row.generation,
-            ..Task::VACANT
-        };
+        row.reset();
         Ok(index)
     }
 

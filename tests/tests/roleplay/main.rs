@@ -5,22 +5,18 @@ mod mutants;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use xio_tests::golden::{Dialect, Layouts, Side, Transcript, layouts, load_all};
+use xio_tests::golden::{Layouts, Side, Transcript, layouts, load_all};
 use xio_tests::roleplay::{Deviation, Played, load, play, table};
 
 /// Short recordings that show much.
-const VARIED: [&str; 5] = [
-    "rdma-basic",
+const VARIED: [&str; 6] = [
     "rdma-flowctl",
     "rdma-nomr",
     "rdma-oneway",
     "rdma-redirect",
+    "tcp-oneway",
+    "tcp-redirect",
 ];
-
-/// Whether there is a player for the recording.
-fn is_played(transcript: &Transcript) -> bool {
-    transcript.dialect == Dialect::Rdma
-}
 
 fn played(transcript: &Transcript, side: Side) -> Result<Played, String> {
     static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
@@ -43,11 +39,7 @@ fn baseline(name: &str, side: Side) -> &'static [Deviation] {
 fn all() -> Vec<Result<Played, String>> {
     let transcripts = load_all().unwrap();
     let both = |t: &Transcript| [Side::Client, Side::Server].map(|side| played(t, side));
-    transcripts
-        .iter()
-        .filter(|t| is_played(t))
-        .flat_map(both)
-        .collect()
+    transcripts.iter().flat_map(both).collect()
 }
 
 #[test]
