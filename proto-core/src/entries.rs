@@ -610,6 +610,14 @@ pub(crate) struct Transfer {
     pub(crate) total: u64,
 }
 
+impl Transfer {
+    pub(crate) const NONE: Self = Self {
+        posted: 0,
+        done: 0,
+        total: 0,
+    };
+}
+
 /// Registered user memory.
 #[derive(Clone, Debug)]
 pub struct Region {
@@ -784,11 +792,7 @@ impl Task {
         remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
-        transfer: Transfer {
-            posted: 0,
-            done: 0,
-            total: 0,
-        },
+        transfer: Transfer::NONE,
         prev: NONE,
         next: NONE,
         queue_next: NONE,
