@@ -380,7 +380,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 max,
             });
         }
-        Ok(data + u64::from(message.header_len))
+        let all = data + u64::from(message.header_len);
+        let row = self.connection(c);
+        let max = row.peer_depth_bytes;
+        if row.reported_up && all > max && self.g.config.flow_control {
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: all,
+                max,
+            });
+        }
+        Ok(all)
     }
 
     pub(crate) fn check_segments(
@@ -452,7 +462,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
         let max = if write { room } else { 0 };
-        if (stream || write) && data > max {
+        if stream && data > max {
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,

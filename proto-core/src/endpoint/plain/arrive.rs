@@ -19,7 +19,9 @@ impl Nexus {
     #[inline(always)]
     fn takes(&self, sn: u16, credits: u16) -> bool {
         let granted = credits == 0
-            || (self.peer_granted && self.tx_credits.saturating_add(credits) <= CREDITS_MAX);
+            || (self.peer_granted
+                && self.acks_unpaid == 0
+                && self.tx_credits.saturating_add(credits) <= CREDITS_MAX);
         self.granted > 0 && sn == self.rx_sn && granted
     }
 
