@@ -49,7 +49,9 @@ fn main() {
         };
         events += report.events;
         marks.merge(&report.marks);
-        fired.iter_mut().zip(&report.faults)
+        fired
+            .iter_mut()
+            .zip(&report.faults)
             .for_each(|(sum, more)| *sum += more);
         outcomes
             .iter_mut()

@@ -83,6 +83,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.ending
         );
         row.ending = ending;
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
         let held = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
         let (c, timed) = (row.connection, row.timer != NONE);
         let incoming = row.flags.contains(TaskFlags::INCOMING);
