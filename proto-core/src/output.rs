@@ -10,7 +10,7 @@ use crate::memory::{SegmentSpan, SlotId, Span};
 /// post fails says so with `handle_post_failed`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// A receive buffer for `nexus` (its own queue, or the shared one).
+    /// A receive buffer for `nexus` (its own queue, or the shared one). Never on streams.
     Recv {
         /// The queue pair.
         nexus: NexusId,
@@ -21,6 +21,10 @@ pub enum Work {
     },
     /// One frame: `head`, then `tail`, then `data`, gathered. On two streams `head` goes on the
     /// control stream and the rest on the data stream; otherwise all goes out in this order.
+    /// On streams it is complete when the last byte of all three is written.
+    ///
+    /// The first one of a connecting side on streams holds the connect messages too: `head`
+    /// begins with that of the control (or single) stream, `tail` is that of the data stream.
     Send {
         /// The queue pair.
         nexus: NexusId,
@@ -95,7 +99,7 @@ bitflags::bitflags! {
     }
 }
 
-/// An action of the communication manager or of the driver.
+/// An action of the communication manager or of the driver (PROTOCOL.md 2).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Control {
@@ -131,19 +135,22 @@ pub enum Control {
         /// Milliseconds the communication manager may take.
         timeout_ms: u32,
     },
-    /// Make the queue pair (or the sockets); ends in `handle_queue_pair`.
+    /// Make the queue pair, or the [`sockets`](crate::Endpoint::sockets) under the ids that they
+    /// have already; ends in `handle_queue_pair`.
     CreateQueuePair {
         /// Its name.
         nexus: NexusId,
     },
-    /// Connect; ends in `Established`, `Rejected` or an error.
+    /// Connect; ends in `Established` (on streams `handle_streams_connected`), `Rejected` or an
+    /// error.
     Connect {
         /// The queue pair.
         nexus: NexusId,
         /// How.
         params: ConnectParams,
     },
-    /// Accept the peer's connect request.
+    /// Accept the peer's connect request. On streams there is nothing to answer: it says that
+    /// the [`sockets`](crate::Endpoint::sockets) of the nexus have become a transport connection.
     Accept {
         /// The queue pair.
         nexus: NexusId,
@@ -190,9 +197,12 @@ pub enum Control {
         /// The region.
         region: RegionId,
     },
-    /// Close a socket that never became part of a transport connection.
+    /// Close a socket that never became part of a transport connection. Its id is no more: the
+    /// next socket accepted may have its place.
     CloseSocket {
         /// The socket.
         socket: SocketId,
+        /// Why, for the driver's log.
+        reason: Reason,
     },
 }

@@ -58,6 +58,8 @@ pub struct View<'a> {
     pub slots: &'a [Slot],
     /// Work requests.
     pub work: &'a [WorkEntry],
+    /// Sockets.
+    pub sockets: &'a [Socket],
     /// Extents.
     pub extents: &'a [Extent],
     /// Deadlines.
@@ -83,7 +85,8 @@ pub struct Counts {
     pub tx_slots: usize,
     /// Work requests on all send queues together.
     pub work: usize,
-    /// Sockets.
+    /// Sockets: one or two per transport connection on streams, and those that are half-open
+    /// ([`Config::half_open_max`](crate::Config::half_open_max) at most).
     pub sockets: usize,
     /// Extents.
     pub extents: usize,
@@ -118,6 +121,16 @@ impl Counts {
     }
 }
 
+impl<S: Storage + ?Sized> Storage for &mut S {
+    #[inline(always)]
+    fn tables(&mut self) -> Tables<'_> {
+        (**self).tables()
+    }
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
 impl Storage for Tables<'_> {
     #[inline(always)]
     fn tables(&mut self) -> Tables<'_> {
@@ -143,6 +156,7 @@ impl Storage for Tables<'_> {
             tasks: self.tasks,
             slots: self.slots,
             work: self.work,
+            sockets: self.sockets,
             extents: self.extents,
             timers: self.timers,
         }
@@ -276,6 +290,7 @@ impl<
             tasks: &self.tasks,
             slots: &self.slots,
             work: &self.work,
+            sockets: &self.sockets,
             extents: &self.extents,
             timers: &self.timers,
         }
@@ -359,6 +374,7 @@ macro_rules! boxed_storage {
                     tasks: &self.tasks,
                     slots: &self.slots,
                     work: &self.work,
+                    sockets: &self.sockets,
                     extents: &self.extents,
                     timers: &self.timers,
                 }

@@ -12,7 +12,7 @@ use crate::fabric::{FabricConfig, NicLimits};
 use crate::link::LinkConfig;
 use crate::rng::Rng;
 use crate::swarm::{FaultLevel, Site, Swarm};
-use crate::trace::MarkTrace;
+use crate::trace::{MarkTrace, Tracer};
 use crate::world::{NodeConfig, World};
 
 /// What a run is asked for.
@@ -194,6 +194,11 @@ fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: boo
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
+    run_with(options, |_| {})
+}
+
+/// Runs a seed whose tracer is made ready by `prepare`: to give its lines away, say.
+pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report {
     let mut rng = Rng::new(options.seed);
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
@@ -210,6 +215,7 @@ pub fn run(options: &Options) -> Report {
     if options.print {
         world.env.trace.print_to(|record| println!("{record}"));
     }
+    prepare(&mut world.env.trace);
     world.env.swarm = swarm;
     let early = rng.chance(300_000);
     let share = options.messages.div_ceil(endpoints as u32);

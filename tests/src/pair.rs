@@ -76,17 +76,19 @@ pub struct Side {
     pub memory: Vec<u8>,
     /// Events not looked at yet.
     pub events: VecDeque<Event>,
+    /// Events stay in the endpoint, for a user that takes each as it comes.
+    pub deaf: bool,
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
     queue_pairs: Vec<QueuePair>,
-    listener: Option<ListenerId>,
+    pub(crate) listener: Option<ListenerId>,
 }
 
 impl Side {
     /// Address of the first byte of user memory.
     pub const BASE: u64 = 0x10_0000;
 
-    fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
+    pub(crate) fn new(config: Config, counts: &Counts, limits: TransportLimits) -> Self {
         let size = config.slot_size as usize;
         let total = (config.rx_slots + config.tx_slots) as usize;
         let mut endpoint = Endpoint::new(config, leak_tables(counts)).expect("config works");
@@ -100,10 +102,16 @@ impl Side {
             },
             memory: vec![0; 1 << 20],
             events: VecDeque::new(),
+            deaf: false,
             sent: Vec::new(),
             queue_pairs: Vec::new(),
             listener: None,
         }
+    }
+
+    /// What it listens on.
+    pub fn listener(&self) -> Option<ListenerId> {
+        self.listener
     }
 
     /// The bytes of a span.
@@ -121,7 +129,7 @@ impl Side {
         }
     }
 
-    fn gather(&self, span: SegmentSpan) -> Vec<u8> {
+    pub(crate) fn gather(&self, span: SegmentSpan) -> Vec<u8> {
         let mut bytes = Vec::new();
         if !span.is_empty() {
             for s in self.endpoint.segments(span) {
@@ -213,7 +221,9 @@ impl Pair {
                     self.work(i, work);
                 }
                 self.sides[i].endpoint.check_invariants();
-                while let Some(event) = self.sides[i].endpoint.poll_event() {
+                while !self.sides[i].deaf
+                    && let Some(event) = self.sides[i].endpoint.poll_event()
+                {
                     busy = true;
                     self.sides[i].events.push_back(event);
                 }

@@ -72,14 +72,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.g.counters.stale_cm += 1;
             return;
         };
-        let (input, reason) = classify(&event);
+        let (mut input, mut reason) = classify(&event);
+        let row = self.nexus(n);
+        if input == Input::Established && row.framing == Framing::TcpDual && !row.server {
+            // Without the two ports the peer could not pair the sockets.
+            (input, reason) = (Input::DriverFailed, Some(Reason::DriverFailed(0)));
+        }
         if event.local.is_some() {
             self.nexus(n).local = event.local;
         }
         self.nexus_input(n, input, reason);
     }
 
-    /// Takes a peer's request to connect.
+    /// Takes a peer's request to connect. Peers on streams come through
+    /// [`handle_socket_accepted`](Self::handle_socket_accepted) instead.
     ///
     /// # Errors
     /// Why the driver must refuse it: nobody listens, or there is no room.
@@ -90,11 +96,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         request: &ConnectRequest<'_>,
     ) -> Result<NexusId, Reason> {
         self.set_now(now);
-        let t = self.s.tables();
-        let live = t.listeners.get(request.listener.index()).is_some_and(|l| {
-            l.live && l.generation == request.listener.generation() && l.transport == transport.0
-        });
-        if !live {
+        // Sockets come one by one, and are no connection before they have said what they are.
+        if request.framing != Framing::Rdma {
+            return Err(Reason::Refused);
+        }
+        let n = self.serve(transport, request)?;
+        Ok(self.nexus_id(n))
+    }
+
+    /// Whether a listener is there, on this transport.
+    pub(crate) fn listens(&mut self, transport: TransportId, listener: ListenerId) -> bool {
+        let row = self.s.tables().listeners.get(listener.index());
+        row.is_some_and(|l| {
+            l.live && l.generation == listener.generation() && l.transport == transport.0
+        })
+    }
+
+    /// Opens a server's nexus. The last row of larger tables is kept for telling a peer on
+    /// streams that there is no room.
+    pub(crate) fn serve(
+        &mut self,
+        transport: TransportId,
+        request: &ConnectRequest<'_>,
+    ) -> Result<u32, Reason> {
+        if !self.listens(transport, request.listener) {
             return Err(Reason::Refused);
         }
         let stream = request.framing != Framing::Rdma;
@@ -116,7 +141,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         nexus.local = request.local;
         nexus.refuse_status = if spare { status::NO_BUFS } else { 0 };
         self.nexus_input(n, Input::Request, None);
-        Ok(self.nexus_id(n))
+        Ok(n)
     }
 
     /// Takes the driver's word that a queue pair (or sockets) could be made, or its error number.
@@ -171,9 +196,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Finds a nexus that a new session may share.
+    /// Finds a nexus that a new connection of a session may share: one without a connection of
+    /// the same session, as frames say only which session they are for.
     pub(crate) fn find_shared(
         &mut self,
+        session: u32,
         transport: TransportId,
         peer: SocketAddr,
         framing: Framing,
@@ -182,7 +209,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let mut n = t.nexuses[bucket(&peer, t.nexuses.len())].bucket;
         while n != NONE {
-            let nexus = &t.nexuses[n as usize];
+            let nexus = &self.s.tables().nexuses[n as usize];
             let same = nexus.transport == transport.0
                 && nexus.peer == peer
                 && nexus.framing == framing
@@ -191,12 +218,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 nexus.state,
                 State::Disconnecting | State::Draining | State::Destroying | State::Vacant
             );
-            if same && alive && nexus.shareable {
+            let next = nexus.hash_next;
+            if same && alive && nexus.shareable && !self.has_session(n, session) {
                 return Some(n);
             }
-            n = nexus.hash_next;
+            n = next;
         }
         None
+    }
+
+    /// Whether a connection of the session is on the nexus.
+    pub(crate) fn has_session(&mut self, n: u32, session: u32) -> bool {
+        let mut c = self.nexus(n).connections;
+        while c != NONE {
+            let row = self.connection(c);
+            if row.session == session {
+                return true;
+            }
+            c = row.nexus_next;
+        }
+        false
     }
 
     /// Opens a client's nexus.
@@ -210,7 +251,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if framing == Framing::Rdma && self.receives_fit().is_err() {
             return Err(CommandError::Full(Resource::ReceiveSlots));
         }
+        self.sockets_fit(framing)?;
         let n = self.take_nexus(transport, peer, framing)?;
+        self.open_sockets(n);
         let nexus = self.nexus(n);
         nexus.shareable = !options.own_nexus;
         nexus.local = options.local;
@@ -268,7 +311,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let from = row.state;
         let (next, action) = nexus::lookup(from, input);
         row.state = next;
-        if action != Action::Ignored && row.reason.is_none() {
+        let ends = matches!(
+            action,
+            Action::Disconnect
+                | Action::Wrong
+                | Action::Drain
+                | Action::Destroy
+                | Action::Kill
+                | Action::Refused
+        );
+        if ends && row.reason.is_none() {
             row.reason = reason;
         }
         if action == Action::Ignored {
@@ -336,7 +388,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// RDMA: one receive must be posted before connect or accept. Streams need none.
     fn prime(&mut self, n: u32) {
         if self.nexus(n).framing == Framing::Rdma {
-            self.nexus(n).recv_target = 1;
+            self.nexus(n).aim_receives(1);
             self.mark_ready(n);
         } else {
             self.nexus_input(n, Input::Primed, None);
@@ -362,6 +414,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let timeout = self.g.config.drain_timeout;
         self.arm_after(Timer::Nexus(n), timeout);
         self.lose_connections(n);
+        self.drop_streams(n);
     }
 
     /// The transport is gone: what already arrived is still delivered, then connections hear of
@@ -402,10 +455,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.lose_connections(n);
         self.flush_send_queue(n);
         self.flush_receives(n);
+        self.close_sockets(n);
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);
         self.unhash(n);
-        self.close_sockets(n);
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
@@ -464,11 +517,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         nexus.due = due;
         if !nexus.in_control {
             nexus.in_control = true;
-            let transport = nexus.transport as usize;
-            if let Some(state) = &mut self.g.transports[transport] {
-                let q = &mut state.control;
-                queue_push!(t.nexuses, q.head, q.tail, control_next, n);
-            }
+            let q = &mut self.g.transport(nexus.transport).control;
+            queue_push!(t.nexuses, q.head, q.tail, control_next, n);
         }
     }
 
@@ -486,7 +536,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         loop {
             let t = self.s.tables();
-            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.control;
+            let q = &mut self.g.transports.get_mut(transport.0 as usize)?.control;
             if q.is_empty() {
                 return None;
             }
@@ -543,8 +593,8 @@ fn millis(time: Duration) -> u32 {
 }
 
 /// A small mixing hash; only spreads, so its quality does not matter for safety: a peer cannot
-/// choose the addresses that this side connects to.
-fn bucket(peer: &SocketAddr, len: usize) -> usize {
+/// choose the addresses that this side connects to, and half-open sockets are few.
+pub(crate) fn bucket(peer: &SocketAddr, len: usize) -> usize {
     let mut h = u64::from(peer.port()) ^ 0x9e37_79b9_7f4a_7c15;
     let mut mix = |byte: u8| h = (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     match peer.ip() {

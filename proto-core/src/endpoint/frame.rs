@@ -11,13 +11,13 @@ use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
-    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
+    ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
     request_head_len, response_head_len,
 };
 
-const REQUEST: RequestFields = RequestFields {
+pub(super) const REQUEST: RequestFields = RequestFields {
     flags: TransportFlags::empty(),
     sn: 0,
     ack_sn: 0,
@@ -32,7 +32,7 @@ const REQUEST: RequestFields = RequestFields {
     data_len: 0,
 };
 
-const RESPONSE: ResponseFields = ResponseFields {
+pub(super) const RESPONSE: ResponseFields = ResponseFields {
     sn: 0,
     ack_sn: 0,
     credits: 0,
@@ -93,17 +93,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.setup_work = true;
         let (server, status, cid) = (row.server, row.refuse_status, row.cid);
         let dialect = row.framing.dialect();
-        let bytes = slots.slot_mut(SlotId(slot));
+        let messages = self.connect_messages(n);
+        let whole = slots.slot_mut(SlotId(slot));
+        // On streams the connect messages lead: of the control stream before the frame, of the
+        // data stream behind it, as that goes elsewhere.
+        let lead = messages
+            .as_ref()
+            .map_or(0, |(control, _)| control.encode(whole));
+        let bytes = &mut whole[lead..];
         let rkeys = RkeyTable::default();
         let (kind, len) = if server {
             if dialect == Dialect::Rdma && status == 0 {
-                params.credits = self.grant(n);
+                params.credits = self.nexus(n).grant();
             }
-            let cid = if cid == 0 { n + 1 } else { cid };
+            // A client that wants to reconnect takes a refusal as final by this flag only.
+            let reconnect = status == crate::wire::status::UNSUCCESSFUL;
             let frame = NexusSetupResponse {
-                cid,
+                cid: if cid == 0 { n + 1 } else { cid },
                 status,
-                flags: 0,
+                flags: if reconnect { NEXUS_RECONNECT } else { 0 },
                 params,
                 rkeys,
             };
@@ -117,12 +125,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             };
             (Kind::NexusSetupReq, frame.encode(bytes, dialect))
         };
-        self.plain_frame(n, kind, slot, len)
+        let tail = match messages {
+            Some((_, Some(data))) => data.encode(&mut bytes[len..]),
+            _ => 0,
+        };
+        self.plain_frame(n, kind, slot, lead + len, tail)
     }
 
     /// CREDIT_NOP: tells the peer of credits when nothing else goes.
     pub(crate) fn nop_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
-        let credits = self.grant(n);
+        let credits = self.nexus(n).grant();
         let row = self.nexus(n);
         row.tx_credits -= 1;
         let nop = CreditNop {
@@ -132,21 +144,28 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
-        self.plain_frame(n, Kind::CreditNop, slot, len)
+        self.plain_frame(n, Kind::CreditNop, slot, len, 0)
     }
 
     /// READ_ACK: the peer's buffers of a READ response are its own again.
     pub(crate) fn read_ack_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let rtid = self.take_read_ack(n);
+        // It goes without asking for a credit, but takes one, as the peer counts it.
+        let row = self.nexus(n);
+        if row.tx_credits > 0 {
+            row.tx_credits -= 1;
+        } else {
+            row.acks_unpaid += 1;
+        }
         let len = ReadAck { rtid }.encode(slots.slot_mut(SlotId(slot)));
-        self.plain_frame(n, Kind::ReadAck, slot, len)
+        self.plain_frame(n, Kind::ReadAck, slot, len, 0)
     }
 
-    fn plain_frame(&mut self, n: u32, kind: Kind, slot: u32, len: usize) -> Work {
+    fn plain_frame(&mut self, n: u32, kind: Kind, slot: u32, len: usize, tail: usize) -> Work {
         let entry = WorkEntry {
             kind: WorkKind::Frame(kind),
             slot,
-            bytes: len as u64,
+            bytes: (len + tail) as u64,
             ..WorkEntry::VACANT
         };
         let wr = self.push_work(n, entry);
@@ -156,30 +175,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             offset: 0,
             len: len as u32,
         };
+        let tail = Span {
+            slot,
+            offset: len as u32,
+            len: tail as u32,
+        };
         // Control frames free reserved slots and states, so their completion is always wanted.
         Work::Send {
             nexus: self.nexus_id(n),
             wr,
             head,
-            tail: Span::EMPTY,
+            tail,
             data: SegmentSpan::EMPTY,
             signaled: true,
             fence: kind == Kind::CreditNop,
         }
-    }
-
-    /// Takes the numbers that every frame with a transport header carries.
-    #[inline]
-    fn number(&mut self, n: u32) -> (u16, u16, u16) {
-        let rdma = self.nexus(n).framing == Framing::Rdma;
-        let credits = if rdma { self.grant(n) } else { 0 };
-        let row = self.nexus(n);
-        let sn = row.tx_sn;
-        row.tx_sn = sn.wrapping_add(1);
-        if rdma {
-            row.tx_credits -= 1;
-        }
-        (sn, row.rx_sn.wrapping_sub(1), credits)
     }
 
     /// A control frame of a connection.
@@ -197,7 +207,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let slot = payload.0;
         self.connection(c).awaited.insert(awaited);
         self.connection(c).control_work += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let own = tid::of_connection(c, self.connection(c).generation);
         let mut session = SessionFields {
             dest_session: self.connection(c).peer_session,
@@ -364,7 +374,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.dest_session = row.peer_session;
         session.serial = row.serial;
         row.serial += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);
@@ -472,10 +482,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (inline_max, header_max) = (config.inline_data_max, config.header_max);
         let row = self.nexus(n);
         let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let (in_max, out_max, peer_header) =
+            (row.peer_out_sges, row.peer_in_sges, row.peer_header_max);
         let transport = row.transport;
         let max_sge = self.transport(transport).limits.max_sge;
         let rdma = framing == Framing::Rdma;
         let task = self.task(t);
+        // What was accepted before the peer's limits were known may not fit them.
+        let lists = task.into.count > in_max || task.out.count > out_max;
+        if lists || task.header_len > peer_header {
+            return None;
+        }
         let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
         let capacity = task.into.total;
         let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
@@ -516,7 +533,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             task.offer_count,
             task.flags.contains(TaskFlags::FORCE_WRITE),
         );
-        let write = task.offer_write;
+        // An offer that is too small is of no use; where the requester can READ, it does.
+        let write = task.offer_write && task.offer_total >= data;
         let row = self.nexus(n);
         let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
         let max_sge = self.transport(transport).limits.max_sge;
@@ -569,8 +587,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             SessionFlags::IMM_SEND_COMP,
             row.flags.contains(TaskFlags::PROMPT),
         );
-        let slot = row.slot;
-        self.response_class(n, c, t, slot, flags, 0, slots)
+        let joined = flags.contains(SessionFlags::RECEIPT_FIRST);
+        let (slot, code) = (row.slot, if joined { row.receipt_code } else { 0 });
+        self.response_class(n, c, t, slot, flags, code, slots)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
@@ -596,7 +615,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.number_response(c, &mut session);
         session.dest_session = self.connection(c).peer_session;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);

@@ -87,6 +87,14 @@ pub struct Counters {
     pub writes: u64,
     /// Cancel frames of peers, which nothing is done about.
     pub cancels_ignored: u64,
+    /// Accepted sockets that never became part of a transport connection.
+    pub strays: u64,
+    /// Accepted sockets for which there was no room.
+    pub sockets_refused: u64,
+    /// Inputs about sockets whose life is over.
+    pub stale_sockets: u64,
+    /// Bytes of payload that nobody wanted.
+    pub bytes_discarded: u64,
 }
 
 /// What is left of each table and pool.

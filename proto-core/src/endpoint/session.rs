@@ -23,7 +23,7 @@ use crate::wire::{
     Violation, What, status,
 };
 
-/// A session as a value, for an endpoint that did not set it up.
+/// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SessionTicket {
     /// The id under which this side knows it.
@@ -74,7 +74,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.arm_after(Timer::Session(s), timeout);
             }
             Action::MoveToPortals => {}
-            Action::Expire | Action::Report => {
+            Action::Expire => {
+                // The connection that was sent to the portals may still be saying goodbye.
+                if self.session(s).connection_count == 0 {
+                    self.session_input(s, Input::LastGone);
+                }
+            }
+            Action::Report => {
                 self.disarm(Timer::Session(s));
                 let unseen = self.session(s).asked || self.session(s).hidden;
                 self.session(s).asked = false;
@@ -375,7 +381,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..ConnectOptions::new(0)
         };
         let framing = self.framing(transport, &options);
-        let n = match self.find_shared(transport, peer, framing, &options) {
+        let s = self.connection(c).session;
+        let n = match self.find_shared(s, transport, peer, framing, &options) {
             Some(n) => n,
             None => match self.open_nexus(transport, peer, &options) {
                 Ok(n) => n,
@@ -436,9 +443,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
-        let has = |t: &Option<super::TransportState>| {
-            t.as_ref().is_some_and(|t| t.limits.dialect == dialect)
-        };
+        let has = |t: &super::TransportState| t.known && t.limits.dialect == dialect;
         self.g
             .transports
             .iter()
@@ -456,7 +461,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session.state,
             State::Accepted | State::Online | State::Imported
         );
-        if !self.nexus(n).server || !open || self.session(s).joins_left == 0 {
+        let welcome = self.session(s).joins_left > 0 || self.is_from_same_host(s, n);
+        if !self.nexus(n).server || !open || !welcome || self.has_session(n, s) {
             return Err(unknown);
         }
         let Ok(c) = self.take_connection() else {
@@ -469,7 +475,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus_input(n, nexus::Input::Fail, Some(reason));
             return Ok(Keep::No);
         };
-        self.session(s).joins_left -= 1;
+        let session = self.session(s);
+        session.joins_left = session.joins_left.saturating_sub(1);
         let user = self.session(s).user;
         let idle = self.nexus(n).state == nexus::State::Idle;
         self.attach_nexus(c, n);
@@ -483,6 +490,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus_input(n, nexus::Input::Used, None);
         }
         Ok(Keep::No)
+    }
+
+    /// Whether a transport connection comes from where a connection of the session does. A client
+    /// may open more of them without having been told to; a stranger may not.
+    fn is_from_same_host(&mut self, s: u32, n: u32) -> bool {
+        let host = self.nexus(n).peer.ip();
+        let mut c = self.session(s).connections;
+        while c != NONE {
+            let row = self.connection(c);
+            let (other, next) = (row.nexus, row.session_next);
+            if other != NONE && self.nexus(other).peer.ip() == host {
+                return true;
+            }
+            c = next;
+        }
+        false
     }
 
     /// A session by its id on the wire: one of ours, or one that came as a ticket.

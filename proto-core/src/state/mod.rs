@@ -1,4 +1,5 @@
 //! The declared state tables: the only place where a state may change, and the source of the dump.
+//! PROTOCOL.md 2, 7, 8 and 9 describe them.
 //!
 //! A machine is a list of states, inputs and actions, and rows `State + Input => Next / Action`.
 //! Every pair without a row leaves the state as it is and is counted as ignored, so every pair
@@ -10,12 +11,13 @@ use core::fmt;
 pub(crate) mod connection;
 pub(crate) mod nexus;
 pub(crate) mod session;
+pub(crate) mod socket;
 pub(crate) mod task;
 
 /// A machine's name, its state and input names, and its declared rows: what a dump is made from.
 #[derive(Copy, Clone, Debug)]
 pub struct Machine {
-    /// `nexus`, `session`, `connection` or `task`.
+    /// `nexus`, `session`, `connection`, `task` or `socket`.
     pub name: &'static str,
     /// Names of the states, by number.
     pub states: &'static [&'static str],
@@ -40,12 +42,13 @@ pub struct Row {
     pub unreachable: Option<&'static str>,
 }
 
-/// The four machines.
-pub const MACHINES: [Machine; 4] = [
+/// The five machines.
+pub const MACHINES: [Machine; 5] = [
     nexus::MACHINE,
     session::MACHINE,
     connection::MACHINE,
     task::MACHINE,
+    socket::MACHINE,
 ];
 
 impl fmt::Display for Machine {

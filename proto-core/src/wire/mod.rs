@@ -26,12 +26,15 @@ mod tests;
 
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
+pub(crate) use frame::message_kind;
 pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
 pub use kind::{Dialect, Framing, Kind, MessageType};
+pub(crate) use request::encode_inline_request;
 pub use request::{Request, RequestFields, encode_request, request_head_len};
+pub(crate) use response::encode_inline_response;
 pub use response::{
     Lengths, Response, ResponseFields, ResponseList, encode_response, response_head_len,
 };
@@ -39,4 +42,5 @@ pub use session::{PortalIter, Portals, SessionSetupRequest, SessionSetupResponse
 pub use setup::{
     NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse, RkeyTable, SetupParams,
 };
+pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};

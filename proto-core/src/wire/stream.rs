@@ -1,11 +1,11 @@
-//! What a stream needs to know to cut its bytes into frames.
+//! What a stream needs to know to cut its bytes into frames (PROTOCOL.md 3).
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 use super::control::put;
 use super::error::{Violation, What};
-use super::frame::{Bounds, Op, TLV_LEN, check_tlv};
+use super::frame::{Bounds, Op, TLV_LEN, check_tlv, usual_kind};
 use super::headers::{
     ConnectBody, HEADERS_LEN, NexusRequestBody, NexusResponseBody, TcpSetupBlock, Tlv,
 };
@@ -164,6 +164,31 @@ pub fn stream_plan(
         data_inline: total - control_part.len() as u32,
         payload,
     })
+}
+
+/// [`stream_plan`] for a frame whose kind [`control_len`] found, without its work where nothing
+/// can follow: messages with inline data on a single stream, which a parser checks as a whole.
+#[inline]
+pub(crate) fn stream_rest(
+    control_part: &[u8],
+    framing: Framing,
+    bounds: &Bounds,
+) -> Result<StreamPlan, Violation> {
+    let Ok((tlv, _)) = Tlv::ref_from_prefix(control_part) else {
+        return Err(What::Truncated.at(0, control_part.len() as u64));
+    };
+    if matches!(framing, Framing::TcpSingle) {
+        let op_at = match usual_kind(tlv) {
+            Some(kind) if kind.is_request() => request::at::OUT_OP as usize,
+            Some(_) => response::at::op(Dialect::Tcp) as usize,
+            None => control_part.len(),
+        };
+        if control_part.get(op_at) == Some(&(Op::Send as u8)) {
+            return Ok(StreamPlan::default());
+        }
+    }
+    let (kind, _) = check_tlv(tlv, framing)?;
+    stream_plan(control_part, framing, kind, bounds)
 }
 
 /// Data of a request that its receiver takes from the stream.

@@ -5,6 +5,8 @@
 //! message, `cancel`, `sleep`, `disc`. Every message carries in its header what the server shall
 //! do with it, so the same text tells both sides.
 
+use xio_proto::RemoteMemory;
+
 use crate::golden::{Pattern, Side, Transcript};
 
 /// A program of a recording.
@@ -61,8 +63,10 @@ pub enum Step {
     Cancel,
     /// Lets time pass.
     Sleep,
-    /// Writes to and reads from the memory that the last answer named.
-    Direct,
+    /// Writes into the memory that the last answer named.
+    Write,
+    /// Reads that memory.
+    Read,
     /// Closes the connection.
     Close,
 }
@@ -180,7 +184,7 @@ impl Program {
             header,
             ..Ask::default()
         };
-        client.steps = vec![Step::Request(ask), Step::Direct, Step::Close];
+        client.steps = vec![Step::Request(ask), Step::Write, Step::Read, Step::Close];
         let mut server = Self {
             steps: Vec::new(),
             ..client.clone()
@@ -223,6 +227,23 @@ impl Program {
         header.resize(wish.header, b'r');
         (header, wish.data)
     }
+}
+
+/// The memory that the answer of a server without arguments names.
+///
+/// # Errors
+///
+/// A header of another length.
+pub fn remote_memory(header: &[u8]) -> Result<RemoteMemory, String> {
+    let header: &[u8; 24] = header.try_into().map_err(|_| "no memory in the header")?;
+    // The program wrote its own structure, in the order of its machine.
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
+    let key = u32::try_from(word(16)).map_err(|_| "a key of more than 32 bits")?;
+    Ok(RemoteMemory {
+        addr: word(0),
+        len: word(8),
+        key,
+    })
 }
 
 impl Mode {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use xio_proto::storage::Counts;
 use xio_proto::{
-    Config, ConnectionId, Data, Endpoint, FreeRows, Instant, Keepalive, MACHINES, Message, Segment,
-    SegmentSpan, SlotId, Slots, Span, Trace, TransportId, TransportLimits,
+    Access, Config, ConnectionId, Data, Endpoint, FreeRows, Instant, Keepalive, MACHINES, Message,
+    RegionId, RemoteMemory, Segment, SegmentSpan, SlotId, Slots, Span, Trace, TransportId,
+    TransportLimits,
 };
 
 use super::args::Settings;
@@ -91,8 +92,19 @@ pub(super) struct Host {
     pub(super) transport: TransportId,
     pub(super) slots: SlotBytes,
     pub(super) now: Instant,
+    dialect: Dialect,
     memory: Vec<u8>,
+    /// Memory that peers may reach by its own address and key.
+    shared: Option<Shared>,
     free: FreeRows,
+}
+
+/// Memory at an address of the user's choice.
+#[derive(Debug)]
+struct Shared {
+    region: RegionId,
+    memory: RemoteMemory,
+    bytes: Vec<u8>,
 }
 
 impl Host {
@@ -134,7 +146,9 @@ impl Host {
             transport,
             slots: SlotBytes { bytes, size },
             now: Instant::ZERO,
+            dialect,
             memory: Vec::new(),
+            shared: None,
             free,
         })
     }
@@ -156,12 +170,66 @@ impl Host {
         let addr = Self::BASE + self.memory.len() as u64;
         self.memory
             .resize(self.memory.len() + len.next_multiple_of(64), 0);
+        // On sockets an address means something to this side only, and there are no keys.
+        let (lkey, rkey) = match self.dialect {
+            Dialect::Rdma => (Self::LKEY, Self::RKEY),
+            Dialect::Tcp => (0, 0),
+        };
+        let len = len as u32;
         Segment {
             addr,
-            len: len as u32,
-            lkey: Self::LKEY,
-            rkey: Self::RKEY,
+            len,
+            lkey,
+            rkey,
         }
+    }
+
+    /// Registers memory at an address, with the key that the device shall give it.
+    pub(super) fn share(&mut self, memory: RemoteMemory) -> Result<(), String> {
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let endpoint = &mut self.endpoint;
+        let region = endpoint.register(self.transport, memory.addr, memory.len, access, 0);
+        let region = region.map_err(|error| format!("register: {error}"))?;
+        let bytes = vec![0; memory.len as usize];
+        self.shared = Some(Shared {
+            region,
+            memory,
+            bytes,
+        });
+        Ok(())
+    }
+
+    /// Takes the shared memory back from peers.
+    pub(super) fn unshare(&mut self) -> Result<(), String> {
+        let Some(shared) = &self.shared else {
+            return Ok(());
+        };
+        let revoked = self.endpoint.revoke(shared.region);
+        revoked.map_err(|error| format!("revoke: {error}"))
+    }
+
+    /// Registers a region as the endpoint wants it.
+    pub(super) fn registered(&mut self, region: RegionId) -> Result<(), String> {
+        let shared = self
+            .shared
+            .as_ref()
+            .filter(|shared| shared.region == region);
+        let shared = shared.ok_or("a region that nobody wants")?;
+        let keys = Ok((Self::LKEY, shared.memory.key));
+        self.endpoint.handle_region(self.now, region, keys);
+        Ok(())
+    }
+
+    /// The shared memory, if this is an address and key of it.
+    pub(super) fn shared(&mut self, addr: u64, key: u32, len: usize) -> Result<&mut [u8], String> {
+        let what = || format!("{len} bytes at {addr:#x} are not the peer's to reach");
+        let shared = self
+            .shared
+            .as_mut()
+            .filter(|shared| shared.memory.key == key);
+        let shared = shared.ok_or_else(what)?;
+        let from = addr.checked_sub(shared.memory.addr).ok_or_else(what)? as usize;
+        shared.bytes.get_mut(from..from + len).ok_or_else(what)
     }
 
     /// User memory at an address.
@@ -189,13 +257,20 @@ impl Host {
         Ok(bytes)
     }
 
-    /// Fills segments in order.
+    /// Fills segments in order, exactly.
     pub(super) fn scatter(&mut self, segments: &[Segment], bytes: &[u8]) -> Result<(), String> {
+        let room: u64 = segments.iter().map(|s| u64::from(s.len)).sum();
+        if room != bytes.len() as u64 {
+            return Err(format!("{} bytes for {room}", bytes.len()));
+        }
+        self.fill(segments, bytes)
+    }
+
+    /// Fills segments in order as far as the bytes reach.
+    pub(super) fn fill(&mut self, segments: &[Segment], bytes: &[u8]) -> Result<(), String> {
         let mut rest = bytes;
         for s in segments {
-            let (part, tail) = rest
-                .split_at_checked(s.len as usize)
-                .ok_or_else(|| format!("{} bytes for {segments:?}", bytes.len()))?;
+            let (part, tail) = rest.split_at(rest.len().min(s.len as usize));
             self.at(s.addr, part.len())?.copy_from_slice(part);
             rest = tail;
         }
@@ -261,7 +336,7 @@ impl Host {
 
 fn config(settings: &Settings) -> Config {
     // The number makes session ids differ from the recorded peer's, which are all zero.
-    let mut config = Config::new(5, 1200, 64);
+    let mut config = Config::new(5, 640, 64);
     config.flow_control = settings.flow_control;
     if let Some(depth) = settings.send_messages {
         config.queue_messages = depth.into();

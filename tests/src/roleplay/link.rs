@@ -56,8 +56,8 @@ pub(super) struct Link {
     /// READs not looked for in the recording yet, and those that were not completed yet.
     pub(super) reads: VecDeque<Read>,
     pub(super) reading: VecDeque<Read>,
-    /// READs of the peer that did not end yet: address and length.
-    pub(super) peer_reads: VecDeque<(u64, u64)>,
+    /// What READs of the peer found that did not end yet.
+    pub(super) peer_reads: VecDeque<Vec<u8>>,
     pub(super) ledger: Ledger,
     /// The session as the recorded side called it, and as this side does.
     session: Option<(u64, u64)>,
@@ -66,6 +66,8 @@ pub(super) struct Link {
     responses: HashMap<u64, u64>,
     regions: Vec<Region>,
     pub(super) gone: bool,
+    /// Connect messages of a client's sockets: of the control or single one, of the data one.
+    pub(super) hellos: Vec<Vec<u8>>,
 }
 
 /// The value of a field in a list of named ones.
@@ -106,6 +108,7 @@ impl Link {
             responses: HashMap::new(),
             regions: Vec::new(),
             gone: false,
+            hellos: Vec::new(),
         }
     }
 
@@ -152,12 +155,11 @@ impl Link {
         }
     }
 
-    /// Our address that stands for a recorded one.
-    pub(super) fn translate(&self, addr: u64, len: u64) -> Result<u64, String> {
+    /// Our address that stands for a recorded one, if a frame named it.
+    pub(super) fn translate(&self, addr: u64, len: u64) -> Option<u64> {
         let inside = |r: &&Region| r.recorded <= addr && addr + len <= r.recorded + r.len;
-        let region = self.regions.iter().rev().find(inside);
-        let region = region.ok_or_else(|| format!("{len} bytes at {addr:#x} were not named"))?;
-        Ok(region.ours + (addr - region.recorded))
+        let region = self.regions.iter().rev().find(inside)?;
+        Some(region.ours + (addr - region.recorded))
     }
 
     /// A frame of the recorded peer as that peer would have sent it to this side.

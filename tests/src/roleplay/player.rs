@@ -4,7 +4,7 @@
 //! endpoint; for what it did, the endpoint must have done the same by then, or do it when its user
 //! takes its next step.
 
-use xio_proto::{Completion, Control, Instant, NexusId, Slots, Work, WorkStatus, WrId};
+use xio_proto::{CmKind, Completion, Control, Instant, NexusId, Slots, Work, WorkStatus, WrId};
 
 use super::args::{Program, Step};
 use super::compare::{Difference, compare};
@@ -12,6 +12,7 @@ use super::cut::{Format, cut};
 use super::deviations::Deviation;
 use super::host::Host;
 use super::link::{Link, OneSided, Read, Sent};
+use super::streams::Streams;
 use super::user::User;
 use crate::golden::{
     Event, Frame, Kind, Layouts, OneSided as Recorded, Payload, Place, Record, Side, Transcript,
@@ -35,8 +36,6 @@ pub struct Played {
     pub nops: (usize, usize),
     /// One-sided transfers that were carried out: by this side, by the recorded peer.
     pub transfers: (usize, usize),
-    /// Transfers that the recorded side made and that this side has no command for.
-    pub skipped: usize,
     /// Where ours differs from the recording.
     pub differences: Vec<Deviation>,
 }
@@ -44,18 +43,24 @@ pub struct Played {
 pub(super) struct Player<'a> {
     transcript: &'a Transcript,
     pub(super) side: Side,
-    format: Format<'a>,
+    pub(super) format: Format<'a>,
     pub(super) host: Host,
     pub(super) user: User,
     pub(super) links: Vec<Link>,
+    pub(super) streams: Streams,
     /// Connect requests that came.
     pub(super) requests: usize,
-    /// The programs reach into memory that the frames do not name.
-    pub(super) direct: bool,
     /// The recorded connection was lost, and not closed.
     lost: bool,
     played: Played,
 }
+
+/// The time of the first record, in nanoseconds.
+const START: u64 = 1_000_000;
+
+/// How late timers may fire, in nanoseconds: frames carry the time at which they were on the wire,
+/// and a side's timers start when it comes to look at them.
+const LATE: u64 = 500_000;
 
 /// Plays a side of a recording.
 ///
@@ -64,11 +69,30 @@ pub(super) struct Player<'a> {
 /// What made it impossible to go on: a frame of the recorded peer that was not taken, a frame of
 /// another kind than recorded, credits that do not add up, something left behind.
 pub fn play(transcript: &Transcript, side: Side, layouts: &Layouts) -> Result<Played, String> {
+    play_from(Player::new(transcript, side, layouts)?)
+}
+
+/// As [`play`], but what the recorded peer sends on a data socket arrives before the frame that it
+/// belongs to.
+///
+/// # Errors
+///
+/// As [`play`].
+pub fn play_data_first(
+    transcript: &Transcript,
+    side: Side,
+    layouts: &Layouts,
+) -> Result<Played, String> {
     let mut player = Player::new(transcript, side, layouts)?;
+    player.streams.data_first = true;
+    play_from(player)
+}
+
+fn play_from(mut player: Player<'_>) -> Result<Played, String> {
     let result = player.all();
     result.map_err(|(number, what)| {
-        let name = side_name(side);
-        format!("{} as {name}, record {number}: {what}", transcript.name)
+        let (name, side) = (&player.played.transcript, side_name(player.side));
+        format!("{name} as {side}, record {number}: {what}")
     })?;
     Ok(player.played)
 }
@@ -85,7 +109,6 @@ pub fn side_name(side: Side) -> &'static str {
 impl<'a> Player<'a> {
     fn new(transcript: &'a Transcript, side: Side, layouts: &'a Layouts) -> Result<Self, String> {
         let (client, servers) = Program::of(transcript)?;
-        let direct = client.steps.contains(&Step::Direct);
         // The recorded library does not survive a cancelled request.
         let lost = client.steps.contains(&Step::Cancel);
         let settings = match side {
@@ -110,7 +133,6 @@ impl<'a> Player<'a> {
             pairs: Vec::new(),
             nops: (0, 0),
             transfers: (0, 0),
-            skipped: 0,
             differences: Vec::new(),
         };
         Ok(Self {
@@ -120,8 +142,8 @@ impl<'a> Player<'a> {
             host,
             user,
             links: Vec::new(),
+            streams: Streams::default(),
             requests: 0,
-            direct,
             lost,
             played,
         })
@@ -141,12 +163,24 @@ impl<'a> Player<'a> {
 
     /// One record; `rest` are those behind it.
     fn record(&mut self, record: &Record, rest: &[Record]) -> Result<(), String> {
-        self.elapse(Instant::from_nanos(record.at * 1000 + 1_000_000))?;
-        match (turn(&record.event, self.side), &record.event) {
+        let now = Instant::from_nanos(START + record.at * 1000);
+        let turn = turn(&record.event, self.side);
+        self.elapse(now, if turn == Some(Turn::Input) { LATE } else { 0 })?;
+        match (turn, &record.event) {
             (Some(Turn::Input), Event::Cm { kind, params, .. }) => {
                 self.communication_manager(*kind, *params, rest)
             }
             (Some(Turn::Input), Event::Frame(frame)) => self.take(frame),
+            (Some(turn), Event::Syn { conn, from, to }) => self.syn(turn, *conn, from, to),
+            (Some(Turn::Input), Event::Hello { conn, message }) => {
+                self.streams.arrive(*conn, &message.bytes())
+            }
+            (Some(Turn::Output), Event::Hello { conn, message }) => {
+                self.expect_hello(record.number, *conn, message)
+            }
+            (Some(Turn::Input), Event::Fin { conn, .. } | Event::Rst { conn, .. }) => {
+                self.socket_ended(*conn)
+            }
             (Some(Turn::Input), Event::ReadDone { qp, payload, .. }) => {
                 self.read_done(*qp, payload)
             }
@@ -173,9 +207,11 @@ impl<'a> Player<'a> {
         self.run()
     }
 
-    /// Lets time pass, with everything that becomes due on the way.
-    fn elapse(&mut self, now: Instant) -> Result<(), String> {
-        while let Some(due) = self.host.endpoint.poll_timeout().filter(|due| *due <= now) {
+    /// Lets time pass, with everything that becomes due on the way; what is due in the last
+    /// `late` nanoseconds comes behind what arrives now.
+    fn elapse(&mut self, now: Instant, late: u64) -> Result<(), String> {
+        let past = Instant::from_nanos(now.as_nanos() - late);
+        while let Some(due) = self.host.endpoint.poll_timeout().filter(|due| *due <= past) {
             self.host.now = self.host.now.max(due);
             self.host.endpoint.handle_timeout(self.host.now);
             self.run()?;
@@ -205,6 +241,7 @@ impl<'a> Player<'a> {
                 busy = true;
                 self.user.event(&mut self.host, event)?;
             }
+            busy |= self.read_streams()?;
             if !busy {
                 return Ok(());
             }
@@ -213,7 +250,13 @@ impl<'a> Player<'a> {
 
     fn control(&mut self, control: Control) -> Result<(), String> {
         match control {
-            Control::ResolveAddress { nexus, .. } => self.links.push(Link::new(nexus)),
+            Control::ResolveAddress { nexus, .. } => {
+                self.links.push(Link::new(nexus));
+                self.resolved(nexus, CmKind::AddrResolved);
+            }
+            Control::ResolveRoute { nexus, .. } => self.resolved(nexus, CmKind::RouteResolved),
+            Control::Accept { nexus, .. } if self.is_stream() => self.sockets_became(nexus)?,
+            Control::CloseSocket { reason, .. } => return Err(format!("a stray socket: {reason}")),
             Control::CreateQueuePair { nexus } => {
                 self.of(nexus)?.wants_qp = true;
                 self.host
@@ -239,6 +282,12 @@ impl<'a> Player<'a> {
                 self.of(nexus)?.gone = true;
                 self.host.endpoint.handle_destroyed(self.host.now, nexus);
             }
+            Control::Register { region, .. } => self.host.registered(region)?,
+            Control::Revoke { region } => {
+                self.host
+                    .endpoint
+                    .handle_region_revoked(self.host.now, region);
+            }
             Control::Reject { reason, .. } => return Err(format!("a peer is refused: {reason}")),
             _ => {}
         }
@@ -262,17 +311,12 @@ impl<'a> Player<'a> {
                 ..
             } => {
                 let segments = self.host.segments(data);
-                let main = [
+                let parts = [
                     self.host.span(head),
                     self.host.span(tail),
                     self.host.gather(&segments)?,
                 ];
-                let frame = cut(self.format, self.side, &main.concat(), &[])?;
-                let link = self.of(nexus)?;
-                link.ledger.sent(&frame)?;
-                if frame.kind != Kind::CreditNop {
-                    link.sent.push_back(Sent::Frame(frame));
-                }
+                self.send_frame(nexus, parts)?;
                 if signaled {
                     self.complete(wr, WorkStatus::Success, 0);
                 }
@@ -317,6 +361,21 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
+    /// A frame goes out: it is looked for in the recording later.
+    fn send_frame(&mut self, nexus: NexusId, parts: [Vec<u8>; 3]) -> Result<(), String> {
+        let [main, second] = self.split(nexus, parts)?;
+        let frame = cut(self.format, self.side, &main, &second)?;
+        let stream = self.is_stream();
+        let link = self.of(nexus)?;
+        if !stream {
+            link.ledger.sent(&frame)?;
+        }
+        if frame.kind != Kind::CreditNop {
+            link.sent.push_back(Sent::Frame(frame));
+        }
+        Ok(())
+    }
+
     pub(super) fn complete(&mut self, wr: WrId, status: WorkStatus, len: u32) {
         let completion = Completion { wr, status, len };
         let host = &mut self.host;
@@ -324,7 +383,7 @@ impl<'a> Player<'a> {
             .handle_completion(host.now, completion, &mut host.slots);
     }
 
-    fn of(&mut self, nexus: NexusId) -> Result<&mut Link, String> {
+    pub(super) fn of(&mut self, nexus: NexusId) -> Result<&mut Link, String> {
         let link = self
             .links
             .iter_mut()
@@ -358,16 +417,19 @@ impl<'a> Player<'a> {
         let kind = frame.kind.name();
         let told = |what: String| format!("{kind}: {what}");
         let at = self.peer_link(carried_by(frame))?;
-        let link = &mut self.links[at];
-        link.ledger.received(frame).map_err(told)?;
-        let bytes = link.addressed(frame).map_err(told)?.bytes(Place::Main);
-        let (wr, slot) = link
-            .receives
-            .pop_front()
-            .ok_or_else(|| told("no receive".to_owned()))?;
-        self.host.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
+        let addressed = self.links[at].addressed(frame).map_err(told)?;
         let before = *self.host.endpoint.counters();
-        self.complete(wr, WorkStatus::Success, bytes.len() as u32);
+        if self.is_stream() {
+            self.take_from_streams(&addressed).map_err(told)?;
+        } else {
+            let link = &mut self.links[at];
+            link.ledger.received(frame).map_err(told)?;
+            let bytes = addressed.bytes(Place::Main);
+            let receive = link.receives.pop_front();
+            let (wr, slot) = receive.ok_or_else(|| told("no receive".to_owned()))?;
+            self.host.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
+            self.complete(wr, WorkStatus::Success, bytes.len() as u32);
+        }
         let after = *self.host.endpoint.counters();
         let refused = [
             ("breaks the protocol", before.violations, after.violations),
@@ -392,8 +454,7 @@ impl<'a> Player<'a> {
             return Ok(());
         }
         if self.links[at].sent.is_empty() {
-            self.user.act(&mut self.host)?;
-            self.run()?;
+            self.act()?;
         }
         let kind = recorded.kind.name();
         let ours = match self.links[at].sent.pop_front() {
@@ -421,7 +482,13 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    fn differs(&mut self, frame: String, difference: Difference) {
+    /// The user takes its next step.
+    fn act(&mut self) -> Result<(), String> {
+        self.user.act(&mut self.host)?;
+        self.run()
+    }
+
+    pub(super) fn differs(&mut self, frame: String, difference: Difference) {
         let transcript = self.transcript.name.clone();
         self.played.differences.push(Deviation {
             transcript,
@@ -431,11 +498,10 @@ impl<'a> Player<'a> {
     }
 
     fn expect_read(&mut self, work: &Recorded) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.link(work.posted.qp)?;
+        if self.links[at].reads.is_empty() {
+            self.act()?;
+        }
         let link = &mut self.links[at];
         let read = link.reads.pop_front().ok_or("no READ was posted")?;
         reaches("READ", read.from, work)?;
@@ -445,9 +511,6 @@ impl<'a> Player<'a> {
     }
 
     fn read_done(&mut self, qp: u32, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            return Ok(());
-        }
         let at = self.link(qp)?;
         let read = self.links[at]
             .reading
@@ -459,11 +522,10 @@ impl<'a> Player<'a> {
     }
 
     fn expect_write(&mut self, work: &Recorded, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.link(work.posted.qp)?;
+        if self.links[at].sent.is_empty() {
+            self.act()?;
+        }
         match self.links[at].sent.pop_front() {
             Some(Sent::Write(to, bytes)) if bytes == payload.bytes() => {
                 self.played.transfers.0 += 1;
@@ -476,40 +538,33 @@ impl<'a> Player<'a> {
     }
 
     fn peer_writes(&mut self, work: &Recorded, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.peer_link(work.posted.qp)?;
-        let addr = self.links[at].translate(work.raddr, work.len.into())?;
-        let memory = self.host.at(addr, payload.len())?;
-        memory.copy_from_slice(&payload.bytes());
+        self.reached(at, work)?.copy_from_slice(&payload.bytes());
         self.played.transfers.1 += 1;
         Ok(())
     }
 
     fn peer_reads(&mut self, work: &Recorded) -> Result<(), String> {
-        if self.direct {
-            self.played.skipped += 1;
-            return Ok(());
-        }
         let at = self.peer_link(work.posted.qp)?;
-        let addr = self.links[at].translate(work.raddr, work.len.into())?;
-        self.links[at].peer_reads.push_back((addr, work.len.into()));
+        let bytes = self.reached(at, work)?.to_vec();
+        self.links[at].peer_reads.push_back(bytes);
         Ok(())
+    }
+
+    /// Memory of this side that the peer reaches: what a frame named, or what the user shares.
+    fn reached(&mut self, at: usize, work: &Recorded) -> Result<&mut [u8], String> {
+        let len = work.len as usize;
+        match self.links[at].translate(work.raddr, work.len.into()) {
+            Some(addr) => self.host.at(addr, len),
+            None => self.host.shared(work.raddr, work.rkey, len),
+        }
     }
 
     /// What the peer read from this side is what it was recorded to have read.
     fn peer_has_read(&mut self, qp: u32, payload: &Payload) -> Result<(), String> {
-        if self.direct {
-            return Ok(());
-        }
         let at = self.peer_link(qp)?;
-        let (addr, len) = self.links[at]
-            .peer_reads
-            .pop_front()
-            .ok_or("the peer reads nothing")?;
-        if self.host.at(addr, len as usize)? != payload.bytes() {
+        let bytes = self.links[at].peer_reads.pop_front();
+        if bytes.ok_or("the peer reads nothing")? != payload.bytes() {
             return Err("the peer reads other bytes than recorded".to_owned());
         }
         self.played.transfers.1 += 1;
@@ -535,11 +590,12 @@ impl<'a> Player<'a> {
             self.disconnected(at);
             self.run()?;
         }
+        self.streams.empty()?;
         for _ in 0..16 {
             let Some(due) = self.host.endpoint.poll_timeout() else {
                 break;
             };
-            self.elapse(due)?;
+            self.elapse(due, 0)?;
         }
         self.user.finish(&mut self.host)?;
         self.run()?;

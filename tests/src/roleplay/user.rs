@@ -1,13 +1,14 @@
 //! The users of the endpoint that plays: what the recorded programs did, done to our endpoint.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
 use xio_proto::{
     ConnectOptions, ConnectionId, Event, ListenOptions, ListenerId, Reason, RequestOptions,
     Segment, SessionId, SessionOpen, Span, TaskId,
 };
 
-use super::args::{Ask, Mode, Program, Step, Wish};
+use super::args::{Ask, Mode, Program, Step, Wish, remote_memory};
 use super::host::{Content, Host};
 use crate::golden::Pattern;
 
@@ -98,6 +99,8 @@ impl User {
                 for task in server.held.drain(..) {
                     host.endpoint.release(task).map_err(told("release"))?;
                 }
+                host.unshare()?;
+                server.got_everything()?;
                 (server.closed, server.programs.len())
             }
         };
@@ -118,6 +121,8 @@ enum Outcome {
     Receipt,
     /// The completion.
     Sent,
+    /// The completion of a READ, by which what was written before is here.
+    Fetched(Segment),
     /// Whatever: the recorded peer does not do its part.
     Any,
 }
@@ -213,6 +218,12 @@ impl Client {
             },
             Event::Sent { user, .. } => match self.expected.get(&user) {
                 Some(Outcome::Sent) => self.done(user),
+                Some(&Outcome::Fetched(segment)) => {
+                    let len = segment.len as usize;
+                    let seen = host.at(segment.addr, len)?;
+                    same("memory of the peer", seen, &Pattern::Direct.bytes(len))?;
+                    self.done(user)
+                }
                 other => Err(format!("completion of {user}, expected {other:?}")),
             },
             Event::Failed { user, .. } | Event::Cancelled { user, .. } => {
@@ -237,7 +248,7 @@ impl Client {
 
     fn act(&mut self, host: &mut Host) -> Result<(), String> {
         let steps = &self.program.steps;
-        while matches!(steps.get(self.next), Some(Step::Sleep | Step::Direct)) {
+        while steps.get(self.next) == Some(&Step::Sleep) {
             self.next += 1;
         }
         let Some(step) = steps.get(self.next).cloned() else {
@@ -259,7 +270,8 @@ impl Client {
                 .endpoint
                 .close(host.now, connection)
                 .map_err(told("close")),
-            Step::Sleep | Step::Direct => Ok(()),
+            Step::Write | Step::Read => self.reach(host, connection, step == Step::Write),
+            Step::Sleep => Ok(()),
         }
     }
 
@@ -268,7 +280,7 @@ impl Client {
         let (&user, outcome) = self.expected.last_key_value()?;
         let step = &self.program.steps[user as usize];
         let (Step::Request(ask) | Step::OneWay(ask)) = step else {
-            return None;
+            return Some(user);
         };
         let waits = !ask.no_wait && !matches!(outcome, Outcome::Any);
         waits.then_some(user)
@@ -312,6 +324,33 @@ impl Client {
         };
         self.last = Some(task.map_err(told("send"))?);
         self.expected.insert(user, outcome);
+        Ok(())
+    }
+
+    /// Writes into the memory that the last answer named, or reads it.
+    fn reach(
+        &mut self,
+        host: &mut Host,
+        connection: ConnectionId,
+        write: bool,
+    ) -> Result<(), String> {
+        let user = self.next as u64 - 1;
+        let header = self.server().fixed_answer.as_ref();
+        let remote = remote_memory(header.ok_or("no memory is named")?)?;
+        let len = remote.len as usize;
+        let local = host.allocate(len);
+        let (endpoint, now) = (&mut host.endpoint, None);
+        if write {
+            let task = endpoint.write(connection, &[local], &remote, user, now);
+            self.last = Some(task.map_err(told("write"))?);
+            host.at(local.addr, len)?
+                .copy_from_slice(&Pattern::Direct.bytes(len));
+            self.expected.insert(user, Outcome::Sent);
+        } else {
+            let task = endpoint.read(connection, &[local], &remote, user, now);
+            self.last = Some(task.map_err(told("read"))?);
+            self.expected.insert(user, Outcome::Fetched(local));
+        }
         Ok(())
     }
 
@@ -371,7 +410,20 @@ impl Server {
             let listener = host.endpoint.listen(host.transport, address, &options);
             self.listeners.push(listener.map_err(told("listen"))?);
         }
+        if let Some(header) = &self.programs[0].fixed_answer {
+            host.share(remote_memory(header)?)?;
+        }
         Ok(())
+    }
+
+    /// The listener at an address.
+    pub(super) fn listening_at(&self, address: SocketAddr) -> Result<ListenerId, String> {
+        let address = address.to_string();
+        let at = self
+            .programs
+            .iter()
+            .position(|program| program.url.ends_with(&address));
+        self.listener(at.ok_or_else(|| format!("nobody listens at {address}"))?)
     }
 
     /// The listener that the client reaches with its connection number `at`.
@@ -412,7 +464,11 @@ impl Server {
             Event::OneWay {
                 task, header, data, ..
             } => {
-                self.message(host, false, header, data)?;
+                let wish = self.message(host, false, header, data)?;
+                if wish.reject_receipt {
+                    let set = host.endpoint.set_receipt(task, 1);
+                    set.map_err(told("receipt"))?;
+                }
                 host.endpoint.release(task).map_err(told("release"))
             }
             Event::PayloadWaiting { task, len, .. } => {
@@ -421,6 +477,7 @@ impl Server {
                     .provide(task, &[room])
                     .map_err(told("provide"))
             }
+            Event::RegionReady { .. } | Event::RegionRevoked { .. } => Ok(()),
             Event::Sent { .. } | Event::BuffersReturned { .. } | Event::Closed { .. } => Ok(()),
             Event::SessionClosed { .. } => {
                 self.closed += 1;
@@ -480,6 +537,24 @@ impl Server {
         same("header", &header, &ask.header)?;
         same("data", &host.data(data)?, &ask.payload())?;
         Wish::parse(&header)
+    }
+
+    /// All that the client sent came; a cancelled request is the last thing it sends.
+    fn got_everything(&self) -> Result<(), String> {
+        let mut steps = self.client.steps.split(|step| *step == Step::Cancel);
+        let sent = steps.next().unwrap_or_default().iter();
+        let sent = sent
+            .filter(|step| matches!(step, Step::Request(_) | Step::OneWay(_)))
+            .count();
+        let got = self.client.messages().count() - self.expected.len();
+        let rejected = self
+            .programs
+            .iter()
+            .any(|program| program.mode == Mode::Reject);
+        if got == sent || rejected {
+            return Ok(());
+        }
+        Err(format!("{got} messages came of {sent}"))
     }
 
     fn respond(&mut self, host: &mut Host, task: TaskId, wish: &Wish) -> Result<(), String> {

@@ -1,0 +1,251 @@
+//! The same conversation over every wire, and over streams that are cut anywhere.
+
+use xio_proto::Config;
+use xio_tests::pair::Pair;
+use xio_tests::stream_pair::{Cut, StreamPair};
+use xio_tests::talk::{Payload, Say, Talk, World, free_rows};
+
+use super::{config, tcp, tcp_with};
+
+/// Messages of every kind that all wires can carry, with their payload in every way.
+fn messages(side: u64, large: usize, inline: usize) -> Vec<Say> {
+    let gathered = |user, gathered| Say {
+        inline: 0,
+        gathered,
+        ..Say::request(user)
+    };
+    let says = [
+        Say::request(1),
+        Say {
+            inline: 0,
+            reply: 0,
+            ..Say::request(2)
+        },
+        Say {
+            inline,
+            reply: inline / 2,
+            ..Say::request(3)
+        },
+        Say {
+            room: large,
+            reply: large - large / 99,
+            force_read: true,
+            ..gathered(4, large)
+        },
+        Say::request(5),
+        Say {
+            force_read: true,
+            ..gathered(6, 70)
+        },
+        Say {
+            gathered: inline / 3,
+            inline: inline / 4,
+            ..Say::request(7)
+        },
+        Say::one_way(8),
+        Say {
+            receipt: true,
+            ..Say::one_way(9)
+        },
+        Say {
+            one_way: true,
+            force_read: true,
+            ..gathered(10, large / 2)
+        },
+        Say {
+            one_way: true,
+            force_read: true,
+            receipt: true,
+            ..gathered(11, 40)
+        },
+        Say {
+            payload: Payload::Refuse,
+            force_read: true,
+            ..gathered(12, large / 3)
+        },
+        Say {
+            reply: 50,
+            room: 60,
+            ..Say::request(13)
+        },
+        Say {
+            receipt: true,
+            ..Say::request(14)
+        },
+        Say {
+            payload: Payload::Ignore,
+            force_read: true,
+            ..gathered(15, 90)
+        },
+        Say::request(16),
+    ];
+    says.map(|say| Say {
+        user: say.user + side * 100,
+        ..say
+    })
+    .to_vec()
+}
+
+/// The outcomes of a message in what its sender heard.
+fn outcomes(heard: &[String], user: u64) -> usize {
+    let mine = |text: &&String| {
+        let mut words = text.split([' ', ':']);
+        let what = words.next().unwrap_or_default();
+        let one_way = (8..12).contains(&(user % 100));
+        let ends = match what {
+            "response" | "sent" | "failed" => true,
+            // A request's receipt comes besides its response.
+            "delivered" => one_way,
+            _ => false,
+        };
+        ends && words.next() == Some(&user.to_string())
+    };
+    heard.iter().filter(mine).count()
+}
+
+/// The whole conversation, from connect to the end of the transport connection: what was heard.
+fn converse(
+    world: &mut impl World,
+    dual: bool,
+    closer: usize,
+    (large, inline): (usize, usize),
+) -> [Vec<String>; 2] {
+    let free = free_rows(world);
+    let mut talk = Talk::open(world, dual);
+    let said = [0, 1].map(|i| messages(i, large, inline));
+    for (i, says) in said.iter().enumerate() {
+        for say in says {
+            talk.say(world, i, say);
+        }
+    }
+    talk.settle(world);
+    let open = |talk: &Talk| {
+        (0..2).any(|i| {
+            said[i]
+                .iter()
+                .any(|say| outcomes(&talk.heard[i], say.user) == 0)
+        })
+    };
+    while open(&talk) {
+        assert!(world.advance(), "nothing more happens: {:#?}", talk.heard);
+        talk.settle(world);
+    }
+    talk.close(world, closer);
+    for (i, says) in said.iter().enumerate() {
+        for say in says {
+            let count = outcomes(&talk.heard[i], say.user);
+            assert_eq!(count, 1, "outcomes of {}: {:#?}", say.user, talk.heard[i]);
+        }
+    }
+    assert_eq!(free_rows(world), free);
+    talk.heard
+}
+
+const SIZES: (usize, usize) = (100_000, 8000);
+const SMALL: (usize, usize) = (200, 60);
+
+fn sorted(mut heard: [Vec<String>; 2]) -> [Vec<String>; 2] {
+    for list in &mut heard {
+        list.sort();
+    }
+    heard
+}
+
+#[test]
+fn the_same_is_heard_on_every_wire() {
+    for closer in 0..2 {
+        let mut rdma = Pair::rdma(config, &Pair::counts(&config(0)));
+        rdma.listen(50);
+        let expected = sorted(converse(&mut rdma, true, closer, SIZES));
+        for dual in [false, true] {
+            let heard = converse(&mut tcp(Cut::Whole), dual, closer, SIZES);
+            assert_eq!(sorted(heard), expected, "two streams: {dual}");
+        }
+    }
+}
+
+#[test]
+fn byte_by_byte_the_same_is_heard() {
+    for dual in [false, true] {
+        for data_first in [false, true] {
+            let mut whole = tcp(Cut::Whole);
+            let expected = sorted(converse(&mut whole, dual, 0, SIZES));
+            for bytes in [1, 7, 1000] {
+                let mut world = tcp(Cut::Every(bytes));
+                world.data_first = data_first;
+                assert_eq!(sorted(converse(&mut world, dual, 0, SIZES)), expected);
+            }
+        }
+    }
+}
+
+fn small_config(i: u8) -> Config {
+    Config::new(i, 64, 64)
+}
+
+#[test]
+fn every_cut_position_gives_the_same() {
+    for dual in [false, true] {
+        let mut world = tcp_with(small_config, Cut::Whole);
+        let expected = sorted(converse(&mut world, dual, 0, SMALL));
+        let longest = world.longest;
+        assert!((1000..9000).contains(&longest), "{longest}");
+        for at in 1..longest {
+            world.cut = Cut::At(at);
+            world.data_first = at % 2 == 0;
+            let heard = sorted(converse(&mut world, dual, (at % 3 == 0).into(), SMALL));
+            if at % 3 != 0 {
+                assert_eq!(heard, expected, "cut at {at}, two streams: {dual}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_cuts_and_orders_give_the_same() {
+    for dual in [false, true] {
+        let mut world = tcp(Cut::Whole);
+        let expected = sorted(converse(&mut world, dual, 0, SIZES));
+        for seed in 0..60 {
+            world.cut = Cut::random(seed, [300, 20_000][seed as usize % 2]);
+            let heard = converse(&mut world, dual, 0, SIZES);
+            assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
+        }
+        world.cut = Cut::Whole;
+        let expected = sorted(converse(&mut world, dual, 0, SMALL));
+        for seed in 0..200 {
+            world.cut = Cut::random(seed, [3, 60][seed as usize % 2]);
+            let heard = converse(&mut world, dual, 0, SMALL);
+            assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
+        }
+    }
+}
+
+#[test]
+fn requests_arrive_in_the_order_of_the_control_stream() {
+    let mut orders = Vec::new();
+    for (dual, cut) in [
+        (false, Cut::Whole),
+        (true, Cut::Whole),
+        (true, Cut::Every(1)),
+        (true, Cut::random(3, 50)),
+    ] {
+        let mut world: StreamPair = tcp(cut);
+        let heard = converse(&mut world, dual, 0, SIZES);
+        let arrived = |text: &String| text.starts_with("request") || text.starts_with("one-way");
+        orders.push(heard.map(|list| list.into_iter().filter(arrived).collect::<Vec<_>>()));
+    }
+    assert!(
+        orders.iter().all(|order| *order == orders[0]),
+        "{orders:#?}"
+    );
+    let users = |list: &[String]| -> Vec<u64> {
+        list.iter()
+            .map(|text| text.split([' ', ':']).nth(1).unwrap().parse().unwrap())
+            .collect()
+    };
+    assert_eq!(
+        users(&orders[0][1]),
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16]
+    );
+}
