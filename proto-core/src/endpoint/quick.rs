@@ -165,6 +165,8 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             row.ending
         );
         row.ending = ending;
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
         let (c, timed) = (row.connection, row.timer != NONE);
         let flags = row.flags;
         let bytes = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
