@@ -33,15 +33,16 @@ pub struct Config {
     pub half_open_max: u32,
     /// Receive queue depth announced to peers (at most 256).
     pub rq_depth: u16,
-    /// Receives that every transport connection is sure of (3 to `rq_depth`).
+    /// Receives that every transport connection is sure of (4 to `rq_depth`).
     pub min_grant: u16,
     /// Messages announced as receive queue depth of a session.
     pub depth_messages: u16,
     /// Bytes announced as receive queue depth of a session.
     pub depth_bytes: u64,
-    /// Outgoing messages that one connection may have unfinished.
+    /// Outgoing messages that one connection may have unfinished; announced as the session's
+    /// send queue depth.
     pub queue_messages: u32,
-    /// Outgoing bytes that one connection may have unfinished.
+    /// Outgoing bytes that one connection may have unfinished; announced likewise.
     pub queue_bytes: u64,
     /// Application credits on or off: both peers must agree out of band.
     pub flow_control: bool,
@@ -64,7 +65,7 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// For the user's answer to a waiting payload.
     pub provide_timeout: Duration,
-    /// Keepalive: idle time before a probe, and between probes; `None` turns it off.
+    /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
 }
 
@@ -115,6 +116,15 @@ impl Config {
                 interval: Duration::from_secs(20),
                 probes: 3,
             }),
+        }
+    }
+
+    /// [`queue_messages`](Self::queue_messages) as far as the wire can say it.
+    pub(crate) const fn queue_depth(&self) -> u16 {
+        if self.queue_messages > u16::MAX as u32 {
+            u16::MAX
+        } else {
+            self.queue_messages as u16
         }
     }
 

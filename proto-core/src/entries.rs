@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::memory::{SEGMENTS_INLINE, Segment};
+use crate::output::Access;
 use crate::state::{connection, nexus, session, task};
 use crate::wire::{Framing, Kind};
 
@@ -93,6 +94,8 @@ pub struct Nexus {
     pub(crate) posted: u16,
     /// Receives that the peer was told of and has not used.
     pub(crate) granted: u16,
+    /// Receives used by other frames than NOPs since credits were last granted.
+    pub(crate) used_since_grant: u16,
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
     pub(crate) recv_target: u16,
@@ -116,6 +119,7 @@ pub struct Nexus {
     pub(crate) setup_work: bool,
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
+    pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
     pub(crate) first_frame_sent: bool,
@@ -179,6 +183,7 @@ impl Nexus {
         tx_credits: 0,
         posted: 0,
         granted: 0,
+        used_since_grant: 0,
         held: 0,
         recv_target: 0,
         read_acks_expected: 0,
@@ -193,6 +198,7 @@ impl Nexus {
         setup_due: false,
         setup_work: false,
         peer_grant_small: false,
+        peer_granted: false,
         refilling: false,
         first_frame_sent: false,
         ack_head: NONE,
@@ -538,6 +544,8 @@ bitflags::bitflags! {
         const SILENT = 1 << 16;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
+        /// A completion is wanted at once.
+        const PROMPT = 1 << 18;
     }
 }
 
@@ -586,6 +594,55 @@ pub(crate) struct Transfer {
     pub(crate) done: u64,
     /// Bytes in all.
     pub(crate) total: u64,
+}
+
+/// Registered user memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) live: bool,
+    /// Create: to be registered; Destroy: to be revoked.
+    pub(crate) due: Due,
+    pub(crate) ready: bool,
+    pub(crate) revoking: bool,
+    pub(crate) revoked: bool,
+    /// The user knows the last that happened.
+    pub(crate) told: bool,
+    pub(crate) transport: u8,
+    pub(crate) access: Access,
+    pub(crate) keys: Option<Result<(u32, u32), i32>>,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) user: u64,
+}
+
+impl Region {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        live: false,
+        due: Due::Nothing,
+        ready: false,
+        revoking: false,
+        revoked: false,
+        told: true,
+        transport: 0,
+        access: Access::empty(),
+        keys: None,
+        addr: 0,
+        len: 0,
+        user: 0,
+    };
+}
+
+/// READ or WRITE by the user's own addresses.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    No,
+    Read,
+    Write,
 }
 
 /// A message.
@@ -637,6 +694,9 @@ pub struct Task {
     pub(crate) remote_count: u16,
     pub(crate) remote_at: u16,
     pub(crate) status: u32,
+    pub(crate) direct: Direct,
+    pub(crate) remote_addr: u64,
+    pub(crate) remote_key: u32,
     pub(crate) out: SegmentList,
     pub(crate) into: SegmentList,
     pub(crate) transfer: Transfer,
@@ -686,6 +746,9 @@ impl Task {
         remote_count: 0,
         remote_at: 0,
         status: 0,
+        direct: Direct::No,
+        remote_addr: 0,
+        remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
         transfer: Transfer {

@@ -59,6 +59,8 @@ pub enum Resource {
     Sockets,
     /// Shared extents for long segment lists.
     Extents,
+    /// Registered regions of user memory.
+    Regions,
     /// Places on send queues.
     WorkEntries,
     /// Places on completion queues.
@@ -81,6 +83,8 @@ pub enum Length {
     Setup,
     /// Data that must fit the buffers which the requester offered.
     OfferedBuffers,
+    /// Local memory of a direct READ or WRITE.
+    Local,
 }
 
 /// Why a connection, session or transport connection ended, or was never made.

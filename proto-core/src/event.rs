@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use crate::error::{Failure, Reason};
-use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId};
+use crate::ids::{ConnectionId, ListenerId, RegionId, SessionId, TaskId};
 use crate::memory::{SegmentSpan, Span};
 
 /// Where the data of a received message lies.
@@ -142,6 +142,8 @@ pub enum Event {
         header: Span,
         /// The response's data.
         data: Data,
+        /// As in `Failed`: the answer may overtake the completion of the request's own send.
+        buffers_returned: bool,
     },
     /// A read receipt came for a request (its response follows) or is the outcome of a one-way.
     Delivered {
@@ -151,6 +153,8 @@ pub enum Event {
         user: u64,
         /// What the peer said.
         receipt: Receipt,
+        /// As in `Failed`; false for a request, whose outcome is still to come.
+        buffers_returned: bool,
     },
     /// The outcome of a one-way without receipt, of a response, or of a direct READ or WRITE.
     Sent {
@@ -158,6 +162,8 @@ pub enum Event {
         task: TaskId,
         /// Its user value.
         user: u64,
+        /// As in `Failed`: a peer that READ the data may say so before the frame's own completion.
+        buffers_returned: bool,
     },
     /// The bad outcome of a message.
     Failed {
@@ -220,6 +226,33 @@ pub enum Event {
         session: SessionId,
         /// Why its last connection ended.
         reason: Reason,
+    },
+    /// Registered memory can be used.
+    RegionReady {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
+        /// Key for segments on this side.
+        lkey: u32,
+        /// Key for peers.
+        rkey: u32,
+    },
+    /// Memory could not be registered.
+    RegionFailed {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
+        /// The driver's error number.
+        error: i32,
+    },
+    /// No peer can reach the memory through its keys any more.
+    RegionRevoked {
+        /// The region.
+        region: RegionId,
+        /// Its user value.
+        user: u64,
     },
     /// A listener could not be set up.
     ListenFailed {

@@ -74,6 +74,11 @@ id!(
     SocketId, "socket"
 );
 
+id!(
+    /// Registered user memory.
+    RegionId, "region"
+);
+
 /// Names one driver's transport within an endpoint (0 to 3): every output carries or selects it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TransportId(pub u8);

@@ -25,10 +25,12 @@ pub use config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimi
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
-pub use ids::{ConnectionId, ListenerId, NexusId, SessionId, SocketId, TaskId, TransportId, WrId};
+pub use ids::{
+    ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,
+};
 pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
-pub use output::{ConnectParams, Control, Work};
+pub use output::{Access, ConnectParams, Control, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;
 pub use time::Instant;

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use crate::error::Reason;
-use crate::ids::{ListenerId, NexusId, SocketId, WrId};
+use crate::ids::{ListenerId, NexusId, RegionId, SocketId, WrId};
 use crate::memory::{SegmentSpan, SlotId, Span};
 
 /// A work request. Posted at once, in the order polled, on the queue it names; a driver whose
@@ -88,6 +88,17 @@ pub struct ConnectParams {
     pub dual_stream: bool,
 }
 
+bitflags::bitflags! {
+    /// What peers may do with registered memory; this side may always use it.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    pub struct Access: u8 {
+        /// READ it.
+        const REMOTE_READ = 1;
+        /// WRITE it.
+        const REMOTE_WRITE = 2;
+    }
+}
+
 /// An action of the communication manager or of the driver.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -168,6 +179,23 @@ pub enum Control {
     Destroy {
         /// The queue pair.
         nexus: NexusId,
+    },
+    /// Register user memory, exactly this range; ends in `handle_region`.
+    Register {
+        /// The region.
+        region: RegionId,
+        /// First address.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+        /// Rights of peers.
+        access: Access,
+    },
+    /// Make a region's keys worthless; ends in `handle_region_revoked`, after which no peer can
+    /// reach the memory through them.
+    Revoke {
+        /// The region.
+        region: RegionId,
     },
     /// Close a socket that never became part of a transport connection. Its id is no more: the
     /// next socket accepted may have its place.

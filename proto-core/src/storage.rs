@@ -1,7 +1,7 @@
 //! Where the tables live: the caller's choice, fixed at construction.
 
 pub use crate::entries::{
-    Connection, Extent, Listener, Nexus, Session, Slot, Task, TimerEntry, WorkEntry,
+    Connection, Extent, Listener, Nexus, Region, Session, Slot, Task, TimerEntry, WorkEntry,
 };
 pub use crate::stream::Socket;
 
@@ -29,6 +29,8 @@ pub struct Tables<'a> {
     pub sockets: &'a mut [Socket],
     /// Extents for segment lists longer than four.
     pub extents: &'a mut [Extent],
+    /// Registered regions of user memory (none are needed without direct READ and WRITE).
+    pub regions: &'a mut [Region],
     /// The heap of deadlines.
     pub timers: &'a mut [TimerEntry],
 }
@@ -88,6 +90,8 @@ pub struct Counts {
     pub sockets: usize,
     /// Extents.
     pub extents: usize,
+    /// Registered regions.
+    pub regions: usize,
 }
 
 impl Counts {
@@ -112,7 +116,18 @@ impl Counts {
             + self.work * size_of::<WorkEntry>()
             + self.sockets * size_of::<Socket>()
             + self.extents * size_of::<Extent>()
+            + self.regions * size_of::<Region>()
             + self.timers() * size_of::<TimerEntry>()
+    }
+}
+
+impl<S: Storage + ?Sized> Storage for &mut S {
+    #[inline(always)]
+    fn tables(&mut self) -> Tables<'_> {
+        (**self).tables()
+    }
+    fn view(&self) -> View<'_> {
+        (**self).view()
     }
 }
 
@@ -129,6 +144,7 @@ impl Storage for Tables<'_> {
             work: self.work,
             sockets: self.sockets,
             extents: self.extents,
+            regions: self.regions,
             timers: self.timers,
         }
     }
@@ -149,7 +165,7 @@ impl Storage for Tables<'_> {
 
 /// Tables in fixed arrays, for a `static` or a struct of known size. The parameters are the rows
 /// of listeners, nexuses, sessions, connections, tasks (receive slots included), slots, work
-/// requests, sockets, extents and timers.
+/// requests, sockets, extents, regions and timers.
 #[derive(Debug)]
 pub struct ArrayStorage<
     const LISTENERS: usize,
@@ -161,6 +177,7 @@ pub struct ArrayStorage<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 > {
     listeners: [Listener; LISTENERS],
@@ -172,6 +189,7 @@ pub struct ArrayStorage<
     work: [WorkEntry; WORK],
     sockets: [Socket; SOCKETS],
     extents: [Extent; EXTENTS],
+    regions: [Region; REGIONS],
     timers: [TimerEntry; TIMERS],
 }
 
@@ -185,6 +203,7 @@ impl<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 >
     ArrayStorage<
@@ -197,6 +216,7 @@ impl<
         WORK,
         SOCKETS,
         EXTENTS,
+        REGIONS,
         TIMERS,
     >
 {
@@ -213,6 +233,7 @@ impl<
             work: [const { WorkEntry::VACANT }; WORK],
             sockets: [const { Socket::VACANT }; SOCKETS],
             extents: [const { Extent::VACANT }; EXTENTS],
+            regions: [const { Region::VACANT }; REGIONS],
             timers: [TimerEntry::VACANT; TIMERS],
         }
     }
@@ -228,6 +249,7 @@ impl<
     const WORK: usize,
     const SOCKETS: usize,
     const EXTENTS: usize,
+    const REGIONS: usize,
     const TIMERS: usize,
 > Storage
     for ArrayStorage<
@@ -240,6 +262,7 @@ impl<
         WORK,
         SOCKETS,
         EXTENTS,
+        REGIONS,
         TIMERS,
     >
 {
@@ -255,6 +278,7 @@ impl<
             work: &mut self.work,
             sockets: &mut self.sockets,
             extents: &mut self.extents,
+            regions: &mut self.regions,
             timers: &mut self.timers,
         }
     }
@@ -271,4 +295,90 @@ impl<
             timers: &self.timers,
         }
     }
+}
+
+/// Declares a type with an endpoint's tables in boxes, filled row by row: nothing large passes
+/// through the stack. For crates with an allocator, which this one is not.
+///
+/// ```
+/// xio_proto::boxed_storage! {
+///     /// Tables on the heap.
+///     pub struct Boxed;
+/// }
+/// ```
+#[macro_export]
+macro_rules! boxed_storage {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident;) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        $vis struct $name {
+            listeners: Box<[$crate::storage::Listener]>,
+            nexuses: Box<[$crate::storage::Nexus]>,
+            sessions: Box<[$crate::storage::Session]>,
+            connections: Box<[$crate::storage::Connection]>,
+            tasks: Box<[$crate::storage::Task]>,
+            slots: Box<[$crate::storage::Slot]>,
+            work: Box<[$crate::storage::WorkEntry]>,
+            sockets: Box<[$crate::storage::Socket]>,
+            extents: Box<[$crate::storage::Extent]>,
+            regions: Box<[$crate::storage::Region]>,
+            timers: Box<[$crate::storage::TimerEntry]>,
+        }
+
+        impl $name {
+            /// Free rows, as many as `counts` says.
+            #[must_use]
+            $vis fn new(counts: &$crate::storage::Counts) -> Self {
+                fn rows<T>(count: usize, vacant: impl Fn() -> T) -> Box<[T]> {
+                    (0..count).map(|_| vacant()).collect()
+                }
+                use $crate::storage as s;
+                Self {
+                    listeners: rows(counts.listeners, || s::Listener::VACANT),
+                    nexuses: rows(counts.nexuses, || s::Nexus::VACANT),
+                    sessions: rows(counts.sessions, || s::Session::VACANT),
+                    connections: rows(counts.connections, || s::Connection::VACANT),
+                    tasks: rows(counts.rx_slots + counts.tasks, || s::Task::VACANT),
+                    slots: rows(counts.rx_slots + counts.tx_slots, || s::Slot::VACANT),
+                    work: rows(counts.work, || s::WorkEntry::VACANT),
+                    sockets: rows(counts.sockets, || s::Socket::VACANT),
+                    extents: rows(counts.extents, || s::Extent::VACANT),
+                    regions: rows(counts.regions, || s::Region::VACANT),
+                    timers: rows(counts.timers(), || s::TimerEntry::VACANT),
+                }
+            }
+        }
+
+        impl $crate::storage::Storage for $name {
+            #[inline(always)]
+            fn tables(&mut self) -> $crate::storage::Tables<'_> {
+                $crate::storage::Tables {
+                    listeners: &mut self.listeners,
+                    nexuses: &mut self.nexuses,
+                    sessions: &mut self.sessions,
+                    connections: &mut self.connections,
+                    tasks: &mut self.tasks,
+                    slots: &mut self.slots,
+                    work: &mut self.work,
+                    sockets: &mut self.sockets,
+                    extents: &mut self.extents,
+                    regions: &mut self.regions,
+                    timers: &mut self.timers,
+                }
+            }
+            fn view(&self) -> $crate::storage::View<'_> {
+                $crate::storage::View {
+                    nexuses: &self.nexuses,
+                    sessions: &self.sessions,
+                    connections: &self.connections,
+                    tasks: &self.tasks,
+                    slots: &self.slots,
+                    work: &self.work,
+                    sockets: &self.sockets,
+                    extents: &self.extents,
+                    timers: &self.timers,
+                }
+            }
+        }
+    };
 }

@@ -1,6 +1,6 @@
 //! Free lists and intrusive lists over the tables.
 
-use crate::entries::{Connection, Extent, Listener, Nexus, Session, Slot, Task, WorkEntry};
+use crate::entries::{Connection, Extent, Listener, Nexus, Region, Session, Slot, Task, WorkEntry};
 use crate::ids::NONE;
 
 /// A row that can be taken and given back.
@@ -28,6 +28,7 @@ row!(
     Slot,
     WorkEntry,
     Extent,
+    Region,
     crate::stream::Socket
 );
 

@@ -1,6 +1,8 @@
-//! Shared model, golden vectors and suites of xio.
+//! Shared model, golden vectors, role play and suites of xio.
 
 pub mod golden;
 pub mod pair;
+pub mod roleplay;
 pub mod stream_pair;
+pub mod tables;
 pub mod talk;

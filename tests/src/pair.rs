@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use xio_proto::storage::{
-    Connection, Counts, Extent, Listener, Nexus, Session, Slot, Socket, Tables, Task, TimerEntry,
-    WorkEntry,
+    Connection, Counts, Extent, Listener, Nexus, Region, Session, Slot, Socket, Tables, Task,
+    TimerEntry, WorkEntry,
 };
 use xio_proto::wire::Framing;
 use xio_proto::{
@@ -48,6 +48,7 @@ pub fn leak_tables(counts: &Counts) -> Tables<'static> {
         work: leak(|| WorkEntry::VACANT, counts.work),
         sockets: leak(|| Socket::VACANT, counts.sockets),
         extents: leak(|| Extent::VACANT, counts.extents),
+        regions: leak(|| Region::VACANT, counts.regions),
         timers: leak(|| TimerEntry::VACANT, counts.timers()),
     }
 }
@@ -75,6 +76,8 @@ pub struct Side {
     pub memory: Vec<u8>,
     /// Events not looked at yet.
     pub events: VecDeque<Event>,
+    /// Events stay in the endpoint, for a user that takes each as it comes.
+    pub deaf: bool,
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
     queue_pairs: Vec<QueuePair>,
@@ -93,9 +96,13 @@ impl Side {
         Self {
             endpoint,
             transport,
-            slots: SlotPool { bytes: vec![0; size * total], size },
+            slots: SlotPool {
+                bytes: vec![0; size * total],
+                size,
+            },
             memory: vec![0; 1 << 20],
             events: VecDeque::new(),
+            deaf: false,
             sent: Vec::new(),
             queue_pairs: Vec::new(),
             listener: None,
@@ -114,7 +121,12 @@ impl Side {
 
     /// A segment of user memory.
     pub fn segment(&self, offset: usize, len: usize) -> Segment {
-        Segment { addr: Self::BASE + offset as u64, len: len as u32, lkey: 1, rkey: 2 }
+        Segment {
+            addr: Self::BASE + offset as u64,
+            len: len as u32,
+            lkey: 1,
+            rkey: 2,
+        }
     }
 
     pub(crate) fn gather(&self, span: SegmentSpan) -> Vec<u8> {
@@ -153,7 +165,10 @@ impl Pair {
     /// Two endpoints over a perfect RDMA wire.
     pub fn rdma(config: impl Fn(u8) -> Config, counts: &Counts) -> Self {
         let side = |i| Side::new(config(i), counts, TransportLimits::rdma());
-        Self { sides: [side(0), side(1)], now: Instant::from_millis(1) }
+        Self {
+            sides: [side(0), side(1)],
+            now: Instant::from_millis(1),
+        }
     }
 
     /// Small tables that are enough for most tests.
@@ -169,6 +184,7 @@ impl Pair {
             work: 512,
             sockets: 0,
             extents: 8,
+            regions: 4,
         }
     }
 
@@ -177,8 +193,11 @@ impl Pair {
         let side = &mut self.sides[1];
         let options = xio_proto::ListenOptions { user, backlog: 16 };
         let address: SocketAddr = SERVER.parse().expect("an address");
-        side.listener =
-            Some(side.endpoint.listen(side.transport, address, &options).expect("room"));
+        side.listener = Some(
+            side.endpoint
+                .listen(side.transport, address, &options)
+                .expect("room"),
+        );
         self.run();
     }
 
@@ -201,7 +220,10 @@ impl Pair {
                     busy = true;
                     self.work(i, work);
                 }
-                while let Some(event) = self.sides[i].endpoint.poll_event() {
+                self.sides[i].endpoint.check_invariants();
+                while !self.sides[i].deaf
+                    && let Some(event) = self.sides[i].endpoint.poll_event()
+                {
                     busy = true;
                     self.sides[i].events.push_back(event);
                 }
@@ -214,7 +236,11 @@ impl Pair {
 
     /// Moves time forward to the next deadline, and runs. False when there is none.
     pub fn advance(&mut self) -> bool {
-        let deadline = self.sides.iter().filter_map(|s| s.endpoint.poll_timeout()).min();
+        let deadline = self
+            .sides
+            .iter()
+            .filter_map(|s| s.endpoint.poll_timeout())
+            .min();
         let Some(at) = deadline else { return false };
         self.now = self.now.max(at);
         for side in &mut self.sides {
@@ -225,7 +251,9 @@ impl Pair {
     }
 
     fn cm(&mut self, i: usize, nexus: NexusId, kind: CmKind) {
-        self.sides[i].endpoint.handle_cm(self.now, nexus, CmEvent::plain(kind));
+        self.sides[i]
+            .endpoint
+            .handle_cm(self.now, nexus, CmEvent::plain(kind));
     }
 
     fn control(&mut self, i: usize, control: Control) {
@@ -235,8 +263,14 @@ impl Pair {
             Control::CreateQueuePair { nexus } => {
                 let queue_pair = self.sides[i].queue_pair(nexus);
                 let peer = queue_pair.peer;
-                *queue_pair = QueuePair { id: Some(nexus), peer, ..QueuePair::default() };
-                self.sides[i].endpoint.handle_queue_pair(self.now, nexus, Ok(()));
+                *queue_pair = QueuePair {
+                    id: Some(nexus),
+                    peer,
+                    ..QueuePair::default()
+                };
+                self.sides[i]
+                    .endpoint
+                    .handle_queue_pair(self.now, nexus, Ok(()));
             }
             Control::Connect { nexus, .. } => self.connect(i, nexus),
             Control::Accept { nexus, .. } => {
@@ -259,6 +293,16 @@ impl Pair {
                 let peer = self.sides[j].queue_pairs[peer].id.expect("made");
                 self.cm(j, peer, CmKind::Rejected);
             }
+            Control::Register { region, .. } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region(self.now, region, Ok((1, 2)));
+            }
+            Control::Revoke { region } => {
+                self.sides[i]
+                    .endpoint
+                    .handle_region_revoked(self.now, region);
+            }
             _ => {}
         }
     }
@@ -278,7 +322,10 @@ impl Pair {
         };
         let transport = self.sides[j].transport;
         let side = &mut self.sides[j];
-        match side.endpoint.handle_connect_request(self.now, transport, &request) {
+        match side
+            .endpoint
+            .handle_connect_request(self.now, transport, &request)
+        {
             Ok(peer) => {
                 side.queue_pair(peer).peer = Some((i, nexus.index()));
                 side.queue_pair(peer).id = Some(peer);
@@ -292,7 +339,9 @@ impl Pair {
     fn disconnect(&mut self, i: usize, nexus: NexusId) {
         let queue_pair = self.sides[i].queue_pair(nexus);
         let was = std::mem::take(&mut queue_pair.connected);
-        let Some((j, peer)) = queue_pair.peer else { return };
+        let Some((j, peer)) = queue_pair.peer else {
+            return;
+        };
         if !was {
             return;
         }
@@ -314,7 +363,8 @@ impl Pair {
     fn complete(&mut self, i: usize, wr: WrId, status: WorkStatus, len: u32) {
         let side = &mut self.sides[i];
         let completion = Completion { wr, status, len };
-        side.endpoint.handle_completion(self.now, completion, &mut side.slots);
+        side.endpoint
+            .handle_completion(self.now, completion, &mut side.slots);
     }
 
     fn deliver(&mut self, j: usize, peer: usize) {
@@ -334,16 +384,29 @@ impl Pair {
     fn work(&mut self, i: usize, work: Work) {
         match work {
             Work::Recv { nexus, wr, slot } => {
-                self.sides[i].queue_pair(nexus).receives.push_back((wr, slot));
+                self.sides[i]
+                    .queue_pair(nexus)
+                    .receives
+                    .push_back((wr, slot));
                 self.deliver(i, nexus.index());
             }
-            Work::Send { nexus, wr, head, tail, data, signaled, .. } => {
+            Work::Send {
+                nexus,
+                wr,
+                head,
+                tail,
+                data,
+                signaled,
+                ..
+            } => {
                 let side = &mut self.sides[i];
                 let mut bytes = side.bytes(head).to_vec();
                 bytes.extend_from_slice(side.bytes(tail));
                 bytes.extend(side.gather(data));
                 side.sent.push(bytes.clone());
-                let Some((j, peer)) = side.queue_pair(nexus).peer else { return };
+                let Some((j, peer)) = side.queue_pair(nexus).peer else {
+                    return;
+                };
                 assert!(
                     !self.sides[j].queue_pairs[peer].receives.is_empty(),
                     "receiver not ready: side {i} sent without a receive at the peer"
@@ -354,14 +417,27 @@ impl Pair {
                 }
                 self.deliver(j, peer);
             }
-            Work::Read { nexus, wr, local, remote, .. } => {
+            Work::Read {
+                nexus,
+                wr,
+                local,
+                remote,
+                ..
+            } => {
                 let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
                 let at = (remote - Side::BASE) as usize;
                 let bytes = self.sides[j].memory[at..at + local.len as usize].to_vec();
                 self.scatter(i, local, &bytes);
                 self.complete(i, wr, WorkStatus::Success, 0);
             }
-            Work::Write { nexus, local, remote, wr, signaled, .. } => {
+            Work::Write {
+                nexus,
+                local,
+                remote,
+                wr,
+                signaled,
+                ..
+            } => {
                 let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
                 let bytes = self.sides[i].gather(local);
                 let at = (remote - Side::BASE) as usize;

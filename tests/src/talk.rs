@@ -277,6 +277,7 @@ impl Talk {
             slot_data: say.inline as u32,
             data: &data,
             user: say.user,
+            ..Message::default()
         };
         let options = RequestOptions {
             into: &into,
@@ -510,11 +511,7 @@ impl Talk {
         let side = &mut world.sides()[i];
         let slot = side.endpoint.reserve_slot(connection).expect("a slot");
         let at = side.endpoint.config().headroom();
-        let (copied, gathered) = if reply <= 4000 {
-            (reply, 0)
-        } else {
-            (0, reply)
-        };
+        let (copied, gathered) = if reply <= 100 { (reply, 0) } else { (0, reply) };
         let data = (0..copied).map(|k| byte(user + 1000, k));
         let bytes: Vec<u8> = b"answer".iter().copied().chain(data).collect();
         side.slots.slot_mut(slot)[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -529,6 +526,7 @@ impl Talk {
             slot_data: copied as u32,
             data: &segments,
             user: user + 5000,
+            ..Message::default()
         };
         side.endpoint.respond(task, &message).expect("taken");
     }

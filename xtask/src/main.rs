@@ -1,2 +1,78 @@
-//! What developers and CI run.
-fn main() {}
+//! What developers and CI run: `cargo xtask test` and its relatives.
+//!
+//! Every check is a named step of [`steps::STEPS`]; a new one is a function and a row there.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod ctx;
+mod exec;
+mod fuzz;
+mod steps;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::ctx::Ctx;
+
+/// The command line.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "What developers and CI run"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What can be asked for.
+#[derive(Subcommand)]
+enum Command {
+    /// Run the checks: all of them, or those named with --only
+    Test(TestArgs),
+    /// Fuzz one target, on the installed stable toolchain and without a sanitizer
+    Fuzz(fuzz::FuzzArgs),
+    /// Count the instructions of the scenarios in xtask/budget.toml
+    Budget(budget::BudgetArgs),
+}
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+struct TestArgs {
+    /// A skipped step is a failure, and the children run with CI=true
+    #[arg(long)]
+    strict: bool,
+    /// Run only this step (may be repeated)
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+    /// Print the steps and stop
+    #[arg(long)]
+    list: bool,
+    /// Seeds that the step `sim` runs
+    #[arg(long, default_value_t = 200)]
+    seeds: u32,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what was asked for and returns whether all is well.
+fn run(command: Command) -> anyhow::Result<bool> {
+    match command {
+        Command::Test(args) if args.list => steps::list(),
+        Command::Test(args) => return steps::run(&Ctx::new(args.strict, args.seeds)?, &args.only),
+        Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
+        Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
+    }
+    Ok(true)
+}

@@ -196,9 +196,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Finds a nexus that a new session may share.
+    /// Finds a nexus that a new connection of a session may share: one without a connection of
+    /// the same session, as frames say only which session they are for.
     pub(crate) fn find_shared(
         &mut self,
+        session: u32,
         transport: TransportId,
         peer: SocketAddr,
         framing: Framing,
@@ -207,7 +209,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let mut n = t.nexuses[bucket(&peer, t.nexuses.len())].bucket;
         while n != NONE {
-            let nexus = &t.nexuses[n as usize];
+            let nexus = &self.s.tables().nexuses[n as usize];
             let same = nexus.transport == transport.0
                 && nexus.peer == peer
                 && nexus.framing == framing
@@ -216,12 +218,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 nexus.state,
                 State::Disconnecting | State::Draining | State::Destroying | State::Vacant
             );
-            if same && alive && nexus.shareable {
+            let next = nexus.hash_next;
+            if same && alive && nexus.shareable && !self.has_session(n, session) {
                 return Some(n);
             }
-            n = nexus.hash_next;
+            n = next;
         }
         None
+    }
+
+    /// Whether a connection of the session is on the nexus.
+    pub(crate) fn has_session(&mut self, n: u32, session: u32) -> bool {
+        let mut c = self.nexus(n).connections;
+        while c != NONE {
+            let row = self.connection(c);
+            if row.session == session {
+                return true;
+            }
+            c = row.nexus_next;
+        }
+        false
     }
 
     /// Opens a client's nexus.
@@ -513,6 +529,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     pub fn poll_control(&mut self, transport: TransportId) -> Option<Control> {
         if let Some(control) = self.poll_listeners(transport) {
+            return Some(control);
+        }
+        if let Some(control) = self.poll_regions(transport) {
             return Some(control);
         }
         if let Some(control) = self.poll_sockets(transport) {

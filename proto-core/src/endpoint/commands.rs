@@ -98,7 +98,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         None
     }
 
-    fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
+    pub(crate) fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
         match self.g.transports.get(transport.0 as usize) {
             Some(Some(_)) => Ok(()),
             _ => Err(CommandError::BadValue("transport was never added")),
@@ -170,7 +170,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let shared = if options.own_nexus {
             None
         } else {
-            self.find_shared(transport, peer, framing, options)
+            self.find_shared(s, transport, peer, framing, options)
         };
         let n = match shared {
             Some(n) => {
@@ -214,9 +214,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<(u32, u16), CommandError> {
         let payload = SessionSetupRequest {
             session_id: self.session(s).own_id,
-            snd_bytes: self.g.config.depth_bytes,
+            snd_bytes: self.g.config.queue_bytes,
             rcv_bytes: self.g.config.depth_bytes,
-            snd_msgs: self.g.config.depth_messages,
+            snd_msgs: self.g.config.queue_depth(),
             rcv_msgs: self.g.config.depth_messages,
             uri: setup.uri.as_bytes(),
             private: setup.private,
@@ -266,14 +266,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<ConnectionId, CommandError> {
         self.set_now(now);
         let (s, c) = self.asked_session(session)?;
-        let config = &self.g.config;
-        let (depth_bytes, depth_messages) = (config.depth_bytes, config.depth_messages);
         let payload = SessionSetupResponse::Accept {
             session_id: self.session(s).own_id,
-            snd_bytes: depth_bytes,
-            rcv_bytes: depth_bytes,
-            snd_msgs: depth_messages,
-            rcv_msgs: depth_messages,
+            snd_bytes: self.g.config.queue_bytes,
+            rcv_bytes: self.g.config.depth_bytes,
+            snd_msgs: self.g.config.queue_depth(),
+            rcv_msgs: self.g.config.depth_messages,
             portals: Portals::from_slices(portals),
             private,
         };

@@ -47,6 +47,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::Fail => {
                 self.connection_event(c, ConnectionEvents::FAILED);
                 if self.connection(c).state == State::FinWait1 {
+                    // The peer has no use for what is queued: it said no.
+                    let reason = self.connection(c).reason;
+                    self.flush_queued_requests(c, reason);
                     self.send_fin(c);
                 } else {
                     self.end_connection(c);
@@ -163,26 +166,40 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if !row.awaited.contains(Awaited::KEEPALIVE) {
-            if row.heard {
-                // Something came since: the peer lives, look again later.
-                row.heard = false;
-                self.arm_after(Timer::Keepalive(c), keepalive.time);
-                return;
-            }
+            // Whatever else came meanwhile: the peer may count on being asked.
             row.probes = 0;
+            row.heard = false;
             row.awaited.insert(Awaited::KEEPALIVE);
             row.frames.insert(Frames::KEEPALIVE_REQ);
             self.mark_tx(c);
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
             return;
         }
-        row.probes += 1;
+        // A peer that is heard lives, even if its answer is late.
+        row.probes = if core::mem::take(&mut row.heard) {
+            0
+        } else {
+            row.probes + 1
+        };
         if row.probes < keepalive.probes {
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
         } else {
             let reason = Reason::TimedOut(Step::Keepalive);
             self.connection_input(c, Input::KeepaliveDead, Some(reason));
         }
+    }
+
+    /// The peer asked whether this side lives, so it does itself: the next question of ours has
+    /// time until the peer has missed one of its own.
+    pub(crate) fn keepalive_asked(&mut self, c: u32) {
+        let keepalive = self.g.config.keepalive;
+        let row = self.connection(c);
+        let waits = row.state == State::Online && !row.awaited.contains(Awaited::KEEPALIVE);
+        row.frames.insert(Frames::KEEPALIVE_RSP);
+        if let (Some(keepalive), true) = (keepalive, waits) {
+            self.arm_after(Timer::Keepalive(c), 2 * keepalive.time);
+        }
+        self.mark_tx(c);
     }
 
     /// Ends a connection that did not part by FIN: the peer may not know.
@@ -341,6 +358,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.connections[c as usize];
         row.session = s;
         row.own_session = session.own_id;
+        row.peer_session = session.peer_id;
         row.session_prev = NONE;
         row.session_next = head;
     }
@@ -384,9 +402,51 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let mut t = self.connection(c).tasks;
         while t != NONE {
             let next = self.task(t).next;
+            let left = self.leave_transfers(t);
             self.flush_task(t);
+            if left {
+                // One that had ended waited for its READ_ACK only.
+                self.try_free(t);
+            }
             t = next;
         }
+    }
+
+    /// Takes a task of a connection that ends out of its nexus's lists of READs and READ_ACKs.
+    fn leave_transfers(&mut self, t: u32) -> bool {
+        let row = self.task(t);
+        let n = row.nexus;
+        row.flags.remove(TaskFlags::ACK_LATER);
+        if n == NONE || !row.flags.contains(TaskFlags::QUEUED) {
+            return false;
+        }
+        row.flags.remove(TaskFlags::QUEUED);
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        for list in [
+            (&mut nexus.rdma_head, &mut nexus.rdma_tail),
+            (&mut nexus.ack_head, &mut nexus.ack_tail),
+        ] {
+            let (head, tail) = list;
+            let (mut before, mut at) = (NONE, *head);
+            while at != NONE && at != t {
+                before = at;
+                at = tables.tasks[at as usize].queue_next;
+            }
+            if at == NONE {
+                continue;
+            }
+            let next = tables.tasks[t as usize].queue_next;
+            if before == NONE {
+                *head = next;
+            } else {
+                tables.tasks[before as usize].queue_next = next;
+            }
+            if next == NONE {
+                *tail = before;
+            }
+        }
+        true
     }
 
     /// Requests that were never posted come back at the peer's FIN; queued answers stay.

@@ -20,13 +20,20 @@ use crate::wire::{Framing, Violation, What};
 /// Receives that are posted but never granted: for a frame that needs no credit.
 const SLACK: u16 = 1;
 
+/// Slots of a nexus that delivered messages may hold without a receive less being posted: a user
+/// who holds one message does not cost the peer its credit.
+const RESERVE: u16 = 2;
+
+/// Credits that data needs: the last is the NOP's, the one before it is for control frames.
+pub(crate) const DATA_CREDITS: u16 = 3;
+
 /// More credits than this at once are no receive queue's.
 const CREDITS_MAX: u16 = 1 << 14;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
     pub(crate) fn receives_fit(&mut self) -> Result<(), Reason> {
-        let need = u32::from(self.g.config.min_grant + SLACK);
+        let need = u32::from(self.g.config.min_grant + SLACK + RESERVE);
         let have = self
             .g
             .config
@@ -47,19 +54,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Receives that a nexus should have posted now.
     fn share(&mut self, n: u32) -> u16 {
         let config = &self.g.config;
-        let min = config.min_grant + SLACK;
+        let min = config.min_grant + SLACK + RESERVE;
         let nexuses = self.s.tables().nexuses.len() as u32;
         let others = nexuses.saturating_sub(self.g.receiving);
         let active = self.g.receiving.max(1);
         // What is left when all that may still come have their minimum, in equal shares.
-        let kept = others.min(self.g.config.rx_slots / u32::from(min)) * u32::from(min);
+        let kept = others.saturating_mul(min.into());
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
+        let free = self.g.rx_slots.free();
         let row = self.nexus(n);
+        // Those that came before may hold more than their share for a while.
+        let left = (free + u32::from(row.posted + row.held)).saturating_sub(kept);
+        let share = share.min(left);
         let acks = row.read_acks_expected;
-        let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks);
+        let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
         let transport = row.transport;
         let queue = u32::from(self.transport(transport).limits.rq_depth);
-        share.clamp(min.into(), wanted.max(min.into())).min(queue) as u16
+        (share.clamp(min.into(), wanted.max(min.into())) as u16 - RESERVE).min(queue as u16)
     }
 
     /// Sets how many receives a nexus aims at, now that it is set up.
@@ -76,7 +87,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn next_receive(&mut self, n: u32) -> Option<Work> {
         let row = self.nexus(n);
-        let have = row.posted + row.held;
+        let have = row.posted + row.held.saturating_sub(RESERVE);
         if have >= row.recv_target || row.framing != Framing::Rdma {
             return None;
         }
@@ -85,6 +96,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let batch = (row.recv_target / 4).clamp(1, 16);
         if missing < batch && row.posted > row.recv_target / 2 && !row.refilling {
             return None;
+        }
+        if !row.refilling && row.recv_target > 1 {
+            // The share shrinks as peers join: it is looked at before each batch.
+            let target = self.share(n);
+            let row = self.nexus(n);
+            row.recv_target = target;
+            row.refilling = true;
+            return self.next_receive(n);
         }
         row.refilling = missing > 1;
         self.post_receive(n)
@@ -161,7 +180,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn grant(&mut self, n: u32) -> u16 {
         let credits = self.grantable(n);
-        self.nexus(n).granted += credits;
+        let row = self.nexus(n);
+        row.granted += credits;
+        if credits > 0 {
+            row.used_since_grant = 0;
+        }
         credits
     }
 
@@ -173,6 +196,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Violation::new(What::NoCredit, 0, 0));
         }
         row.granted -= 1;
+        row.used_since_grant += 1;
         Ok(())
     }
 
@@ -196,6 +220,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));
         };
         row.tx_credits = sum;
+        if !row.peer_granted {
+            row.peer_granted = true;
+            row.peer_grant_small = credits <= DATA_CREDITS;
+        }
         self.mark_ready(n);
         Ok(())
     }
@@ -210,7 +238,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !up || row.tx_credits == 0 || row.framing != Framing::Rdma || row.setup_work {
             return false;
         }
-        let few = row.granted <= row.recv_target / 2;
-        few && self.grantable(n) > 0
+        // A peer that cannot send data must hear of credits in any case. Otherwise only frames that
+        // are no NOPs are answered so, or two idle peers would never stop. As a NOP grants all there
+        // is, at least 4, the one credit that it takes itself never makes the other side owe one.
+        let starved = row.granted < DATA_CREDITS;
+        let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
+        (starved || few) && self.grantable(n) > 0
     }
 }

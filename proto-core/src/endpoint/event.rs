@@ -1,7 +1,7 @@
 //! What the user hears, made from the state when polled.
 
 use super::Endpoint;
-use crate::entries::{Connection, ConnectionEvents, Ending, Task, TaskEvents, TaskFlags};
+use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ListenerId, NONE, SessionId, TaskId};
 use crate::memory::{ListKind, SegmentSpan, Span};
@@ -21,6 +21,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !self.g.session_events.is_empty()
             && let Some(event) = self.poll_session_event()
         {
+            return Some(event);
+        }
+        if let Some(event) = self.poll_region_event() {
             return Some(event);
         }
         if let Some(event) = self.poll_listen_failed() {
@@ -251,7 +254,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.main_event_taken(c, t);
         }
         if self.task(t).flags.contains(TaskFlags::ORPHAN_LATER)
-            && !self.task(t).flags.contains(TaskFlags::EVENTS)
+            && !self
+                .task(t)
+                .flags
+                .intersects(TaskFlags::EVENTS | TaskFlags::LINGERS)
         {
             self.orphan_now(t);
         }
@@ -319,6 +325,7 @@ fn task_event(
             task: id,
             user,
             receipt,
+            buffers_returned: false,
         });
     }
     if bit == TaskEvents::WAITING {
@@ -347,18 +354,26 @@ fn task_event(
     let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
     Some(match task.ending {
         Ending::Open => return None,
-        Ending::Good if !incoming && task.kind == Kind::MsgReq => Event::Response {
+        Ending::Good if !incoming && task.kind == Kind::MsgReq && task.direct == Direct::No => {
+            Event::Response {
+                task: id,
+                user,
+                connection_user: row.user,
+                header,
+                data: payload(t, task),
+                buffers_returned,
+            }
+        }
+        Ending::Good => Event::Sent {
             task: id,
             user,
-            connection_user: row.user,
-            header,
-            data: payload(t, task),
+            buffers_returned,
         },
-        Ending::Good => Event::Sent { task: id, user },
         Ending::Receipt(code) => Event::Delivered {
             task: id,
             user,
             receipt: Receipt::from_code(code),
+            buffers_returned,
         },
         Ending::Failed(failure) => Event::Failed {
             task: id,

@@ -407,7 +407,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..REQUEST
         };
         let counts_data = task.slot_data > 0 || task.out.count == 0;
-        let kind = task.kind;
+        let (kind, prompt) = (task.kind, task.flags.contains(TaskFlags::PROMPT));
         let (out, into) = (task.out, task.into);
         let real = mode.in_op == Op::Write;
         let offered = if mode.offer { into.count } else { 0 };
@@ -461,7 +461,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..WorkEntry::VACANT
         };
         self.g.counters.requests_sent += 1;
-        Some(self.send_work(n, &layout, entry, data, false, false))
+        Some(self.send_work(n, &layout, entry, data, prompt, false))
     }
 
     /// The segments that go out with the frame: gathered behind it, or on a stream the raw bytes
@@ -580,8 +580,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             flags |= SessionFlags::RECEIPT_FIRST;
             self.trace.mark("receipt joined to response");
         }
-        let slot = self.task(t).slot;
-        self.response_class(n, c, t, slot, flags, 0, slots)
+        let row = self.task(t);
+        flags.set(
+            SessionFlags::IMM_SEND_COMP,
+            row.flags.contains(TaskFlags::PROMPT),
+        );
+        let joined = flags.contains(SessionFlags::RECEIPT_FIRST);
+        let (slot, code) = (row.slot, if joined { row.receipt_code } else { 0 });
+        self.response_class(n, c, t, slot, flags, code, slots)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
@@ -696,7 +702,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         self.g.counters.responses_sent += 1;
-        self.send_work(n, &layout, entry, data, false, false)
+        let prompt = flags.contains(SessionFlags::IMM_SEND_COMP);
+        self.send_work(n, &layout, entry, data, prompt, false)
     }
 
     #[inline]
@@ -755,8 +762,16 @@ fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {
         SessionFlags::PEER_WRITE_RSP,
         task.flags.contains(TaskFlags::FORCE_WRITE),
     );
+    flags.set(
+        SessionFlags::LAST_IN_BATCH,
+        task.flags.contains(TaskFlags::LAST),
+    );
+    let one_way = task.kind == Kind::OneWayReq;
     let fetched = mode.large || mode.out_op == Op::Read;
-    if task.kind == Kind::OneWayReq && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
+    // The outcome of a small one-way is its completion here; libxio's says so to the peer.
+    let prompt = task.flags.contains(TaskFlags::PROMPT) || (one_way && !fetched);
+    flags.set(SessionFlags::IMM_SEND_COMP, prompt);
+    if one_way && fetched && !task.flags.contains(TaskFlags::RECEIPT) {
         // Nothing else would say when the peer has read the data.
         flags.insert(SessionFlags::IMM_READ_RECEIPT);
         task.flags.insert(TaskFlags::RECEIPT_NOW);

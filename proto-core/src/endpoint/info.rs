@@ -118,6 +118,8 @@ pub struct FreeRows {
     pub sockets: u32,
     /// Extents.
     pub extents: u32,
+    /// Registered regions.
+    pub regions: u32,
     /// Deadlines that are armed.
     pub armed: u32,
 }
@@ -141,6 +143,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             work: g.work.free(),
             sockets: g.sockets.free(),
             extents: g.extents.free(),
+            regions: g.regions.free(),
             armed: g.timers,
         }
     }

@@ -41,7 +41,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let session = &request.session;
         let row = self.connection(c);
-        if !Self::receives(row.state) {
+        // A refused client has no user here that could take it.
+        if !Self::receives(row.state) || row.silent {
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -185,8 +186,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             _ => return Err(unknown),
         };
         let waits = matches!(row.state, State::Sent | State::Orphaned);
-        let known =
-            tid::matches(rtid, row.generation) && row.nexus == n && row.kind == kind && waits;
+        let known = tid::matches(rtid, row.generation)
+            && row.nexus == n
+            && row.kind == kind
+            && row.direct == crate::entries::Direct::No
+            && waits;
         if known {
             return Ok(Some(t));
         }

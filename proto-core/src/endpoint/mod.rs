@@ -9,9 +9,12 @@ mod cm;
 mod commands;
 mod connection;
 mod credit;
+mod direct;
 mod event;
 mod frame;
 mod info;
+#[cfg(feature = "check")]
+pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod receive;
@@ -24,6 +27,7 @@ mod work;
 pub use cm::ConnectRequest;
 pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
+pub use direct::RemoteMemory;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
@@ -99,6 +103,9 @@ pub(crate) struct Globals {
     pub(crate) work: Pool,
     pub(crate) sockets: Pool,
     pub(crate) extents: Pool,
+    pub(crate) regions: Pool,
+    pub(crate) regions_due: bool,
+    pub(crate) region_events: bool,
     pub(crate) timers: u32,
     /// A listener has a control output due.
     pub(crate) listeners_due: bool,
@@ -209,6 +216,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             work: Pool::new(0, count(t.work.len())),
             sockets: Pool::new(0, count(t.sockets.len())),
             extents: Pool::new(0, count(t.extents.len())),
+            regions: Pool::new(0, count(t.regions.len())),
+            regions_due: false,
+            region_events: false,
             timers: 0,
             listeners_due: false,
             listen_failed: false,
@@ -428,7 +438,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
-    at_least("min_grant", config.min_grant.into(), 3)?;
+    at_least("min_grant", config.min_grant.into(), 4)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

@@ -100,6 +100,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if !incoming {
             self.unqueue(c, bytes);
+            // Only a good outcome puts an answer into the user's hands.
+            if ending != Ending::Good {
+                self.task(t).flags.remove(TaskFlags::USER);
+            }
         }
         if !self.task(t).flags.contains(TaskFlags::SILENT) {
             self.task_event(t, TaskEvents::MAIN);
@@ -223,10 +227,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.maybe_return(t);
                 self.try_free(t);
             }
+            Action::Hold if self.task(t).flags.contains(TaskFlags::HELD_BACK) => {
+                self.drop_unheard(t);
+            }
             Action::Hold => self.orphan(t, reason),
             Action::Drop => self.drop_fetch(t, reason),
             _ if self.task(t).flags.contains(TaskFlags::USER) => self.orphan(t, reason),
             _ => {}
+        }
+    }
+
+    /// A received message that the user never heard of, behind one that never came whole.
+    fn drop_unheard(&mut self, t: u32) {
+        self.task_input(t, Input::Release);
+        let row = self.task(t);
+        row.flags.remove(TaskFlags::USER);
+        let (c, request) = (row.connection, row.kind == Kind::MsgReq);
+        if request {
+            self.connection(c).unanswered -= 1;
         }
     }
 
@@ -245,8 +263,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.uncount_slot(incoming);
         self.uncount_slot(answer);
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::EVENTS) {
-            // The user still has to hear of it.
+        if row.flags.intersects(TaskFlags::EVENTS | TaskFlags::LINGERS) {
+            // The user still has to hear of it, or its buffers are not back.
             row.flags.insert(TaskFlags::ORPHAN_LATER);
         } else {
             self.orphan_now(t);
@@ -261,6 +279,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.connection = NONE;
     }
 
+    /// A slot that outlives what it came on is no longer counted there.
     pub(crate) fn uncount_slot(&mut self, slot: u32) {
         if slot == NONE {
             return;
@@ -282,10 +301,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.remove(TaskFlags::LINGERS);
         let owes = row.flags.contains(TaskFlags::OWES_RETURN);
         row.flags.remove(TaskFlags::OWES_RETURN);
+        // An outcome that the user has not heard yet says it by itself.
+        let owes = owes && !row.events.contains(TaskEvents::MAIN);
         let c = row.connection;
         self.connection(c).held -= 1;
         if owes {
             self.task_event(t, TaskEvents::RETURNED);
+        }
+        let flags = self.task(t).flags;
+        if flags.contains(TaskFlags::ORPHAN_LATER) && !flags.contains(TaskFlags::EVENTS) {
+            self.orphan_now(t);
         }
         self.settle(c);
     }

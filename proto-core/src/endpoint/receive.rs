@@ -2,12 +2,12 @@
 
 use super::Endpoint;
 use super::session::{Keep, PortalBuffer};
-use crate::entries::{Awaited, Frames, SlotUse};
+use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
-use crate::state::connection::Input as ConnectionInput;
+use crate::state::connection::{Input as ConnectionInput, State};
 use crate::state::nexus::{Action, Input};
 use crate::storage::Storage;
 use crate::time::Instant;
@@ -237,6 +237,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn on_nop(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
         let nop = CreditNop::parse(bytes)?;
         self.took_credit(n)?;
+        self.nexus(n).used_since_grant -= 1;
         if nop.sn != self.nexus(n).rx_sn {
             return Err(Violation::new(What::TransportSn, 18, nop.sn.into()));
         }
@@ -298,7 +299,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if rdma && !self.nexus(n).server {
             self.took_credit(n)?;
         }
-        let min = self.g.config.min_grant;
         let row = self.nexus(n);
         let params = setup.params;
         row.frame_max = row
@@ -311,7 +311,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if rdma {
             row.rq_depth = params.rq_depth;
             row.sq_window = params.sq_depth;
-            row.peer_grant_small = params.credits < min.min(3);
             self.add_credits(n, params.credits, 28)?;
         }
         self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
@@ -340,10 +339,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
             Kind::KeepaliveReq => {
-                let row = self.connection(c);
-                row.keepalive_rtid = ltid;
-                row.frames.insert(Frames::KEEPALIVE_RSP);
-                self.mark_tx(c);
+                self.connection(c).keepalive_rtid = ltid;
+                self.keepalive_asked(c);
             }
             Kind::AckReq => self.on_ack_request(c, request),
             _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
@@ -375,8 +372,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection_input(c, ConnectionInput::FinRsp, Some(reason));
             }
             _ => {
-                self.connection(c).probes = 0;
-                if let Some(keepalive) = self.g.config.keepalive {
+                let row = self.connection(c);
+                row.probes = 0;
+                let online = row.state == State::Online;
+                if let (Some(keepalive), true) = (self.g.config.keepalive, online) {
                     self.arm_after(Timer::Keepalive(c), keepalive.time);
                 }
             }

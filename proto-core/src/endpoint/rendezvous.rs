@@ -3,7 +3,9 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{
+    Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
+};
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
 use crate::memory::{ListKind, SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots};
@@ -389,12 +391,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A READ or WRITE is done.
     pub(crate) fn rdma_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
-        if kind != WorkKind::Read {
+        let n = self.task(t).nexus;
+        if kind == WorkKind::Read && n != NONE {
+            self.nexus(n).reads_used -= 1;
+            self.mark_ready(n);
+        }
+        if self.task(t).direct != Direct::No {
+            self.direct_done(t, bytes, status);
             return;
         }
-        let n = self.task(t).nexus;
-        if n != NONE {
-            self.nexus(n).reads_used -= 1;
+        if kind != WorkKind::Read {
+            return;
         }
         if status == WorkStatus::Success {
             self.fetched(t, bytes);

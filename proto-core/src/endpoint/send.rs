@@ -8,7 +8,7 @@ use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::queue_push;
+use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
@@ -31,6 +31,9 @@ pub struct Message<'a> {
     pub data: &'a [Segment],
     /// Comes back in the events of the message.
     pub user: u64,
+    /// Ask the device for a completion at once, instead of with later messages. The peer is told
+    /// so, as libxio tells it (immediate send completion), and does nothing about it.
+    pub prompt: bool,
 }
 
 /// What else a request or one-way may ask for.
@@ -47,8 +50,8 @@ pub struct RequestOptions<'a> {
     pub force_write: bool,
     /// The outcome comes by then.
     pub deadline: Option<Instant>,
-    /// Tells the peer that more of a batch follows.
-    pub more_in_batch: bool,
+    /// Tells the peer's user that this is the last message of a batch.
+    pub last_in_batch: bool,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -125,10 +128,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.kind = kind;
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
-        row.flags.set(TaskFlags::LAST, !options.more_in_batch);
+        row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
-        row.connection = c;
+        self.enqueue_request(c, t, bytes);
+        if let Some(deadline) = options.deadline {
+            self.arm(Timer::Task(t), deadline);
+        }
+        Ok(self.task_id(t))
+    }
+
+    /// Puts a filled task in its connection's queue.
+    pub(crate) fn enqueue_request(&mut self, c: u32, t: u32, bytes: u64) {
         self.task_input(t, Input::Submit);
         self.link_task(c, t);
         let tables = self.s.tables();
@@ -137,11 +148,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.queued_bytes += bytes;
         queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
         tables.tasks[t as usize].flags.insert(TaskFlags::QUEUED);
-        if let Some(deadline) = options.deadline {
-            self.arm(Timer::Task(t), deadline);
-        }
         self.mark_tx(c);
-        Ok(self.task_id(t))
+    }
+
+    /// Takes the first request off its connection's queue.
+    pub(crate) fn pop_request(&mut self, c: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let t = queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next);
+        row.rsp_turn = true;
+        tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
     /// Answers a request. The outcome is `Sent` or `Failed`; the request needs no `release`.
@@ -250,6 +266,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
+    /// Sets what the read receipt of a received message says: 0, that it was taken, unless set.
+    /// The receipt leaves when work is next polled after the message's event, so this is to be
+    /// called right with that event.
+    ///
+    /// # Errors
+    /// `Unknown`; `WrongState` when no receipt is asked for, or when it is sent already.
+    pub fn set_receipt(&mut self, task: TaskId, code: u32) -> Result<(), CommandError> {
+        let t = self.find_task(task)?;
+        let row = self.task(t);
+        let owes = TaskFlags::INCOMING | TaskFlags::RECEIPT | TaskFlags::USER;
+        let over = TaskFlags::RECEIPT_DONE | TaskFlags::ORPHAN;
+        if !row.flags.contains(owes) || row.flags.intersects(over) {
+            return Err(CommandError::WrongState("no receipt to be sent"));
+        }
+        row.receipt_code = code;
+        Ok(())
+    }
+
     fn check_slot(&mut self, slot: SlotId) -> Result<(), CommandError> {
         match self.s.tables().slots.get(slot.0 as usize) {
             Some(row) if row.usage == SlotUse::Reserved => Ok(()),
@@ -307,7 +341,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(data + u64::from(message.header_len))
     }
 
-    fn check_segments(
+    pub(crate) fn check_segments(
         &mut self,
         c: u32,
         segments: &[Segment],
@@ -317,9 +351,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(0);
         }
         let n = self.connection(c).nexus;
-        let peer = if n == NONE {
+        let peer = if n == NONE || what == Length::Local {
             0
-        } else if what == Length::Data {
+        } else if what != Length::OfferedBuffers {
             self.nexus(n).peer_in_sges
         } else {
             self.nexus(n).peer_out_sges
@@ -349,7 +383,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(total)
     }
 
-    fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
+    pub(crate) fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
         let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
         let flow_control = self.g.config.flow_control;
         let row = self.connection(c);
@@ -434,6 +468,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.into = into;
         }
         row.user = message.user;
+        row.flags.set(TaskFlags::PROMPT, message.prompt);
         Ok(())
     }
 
@@ -473,7 +508,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Takes a row for an outgoing message.
-    fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
+    pub(crate) fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
         let t = self.s.tables();
         let Some(index) = self.g.tasks.take(t.tasks) else {
             self.block(c);
@@ -487,7 +522,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(index)
     }
 
-    fn give_task(&mut self, t: u32) {
+    pub(crate) fn give_task(&mut self, t: u32) {
         let tables = self.s.tables();
         self.g.tasks.give(tables.tasks, t);
     }

@@ -375,7 +375,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             ..ConnectOptions::new(0)
         };
         let framing = self.framing(transport, &options);
-        let n = match self.find_shared(transport, peer, framing, &options) {
+        let s = self.connection(c).session;
+        let n = match self.find_shared(s, transport, peer, framing, &options) {
             Some(n) => n,
             None => match self.open_nexus(transport, peer, &options) {
                 Ok(n) => n,
@@ -456,7 +457,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session.state,
             State::Accepted | State::Online | State::Imported
         );
-        if !self.nexus(n).server || !open || self.session(s).joins_left == 0 {
+        let welcome = self.session(s).joins_left > 0 || self.is_from_same_host(s, n);
+        if !self.nexus(n).server || !open || !welcome || self.has_session(n, s) {
             return Err(unknown);
         }
         let Ok(c) = self.take_connection() else {
@@ -469,7 +471,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus_input(n, nexus::Input::Fail, Some(reason));
             return Ok(Keep::No);
         };
-        self.session(s).joins_left -= 1;
+        let session = self.session(s);
+        session.joins_left = session.joins_left.saturating_sub(1);
         let user = self.session(s).user;
         let idle = self.nexus(n).state == nexus::State::Idle;
         self.attach_nexus(c, n);
@@ -483,6 +486,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus_input(n, nexus::Input::Used, None);
         }
         Ok(Keep::No)
+    }
+
+    /// Whether a transport connection comes from where a connection of the session does. A client
+    /// may open more of them without having been told to; a stranger may not.
+    fn is_from_same_host(&mut self, s: u32, n: u32) -> bool {
+        let host = self.nexus(n).peer.ip();
+        let mut c = self.session(s).connections;
+        while c != NONE {
+            let row = self.connection(c);
+            let (other, next) = (row.nexus, row.session_next);
+            if other != NONE && self.nexus(other).peer.ip() == host {
+                return true;
+            }
+            c = next;
+        }
+        false
     }
 
     /// A session by its id on the wire: one of ours, or one that came as a ticket.

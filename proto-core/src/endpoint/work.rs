@@ -2,7 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use crate::entries::{Frames, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId, WrKind};
 use crate::memory::Slots;
@@ -23,6 +23,15 @@ pub(crate) enum Pick {
     Request(u32),
     Response(u32),
     Nothing,
+}
+
+/// What came of a pick.
+enum Emitted {
+    Work(Work),
+    /// Nothing to post, but the queue moved on.
+    Again,
+    /// The nexus waits for something else first.
+    Blocked,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -190,7 +199,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.trace.mark("data waited for credits");
                 break;
             }
-            return self.emit(n, c, pick, slots);
+            match self.emit(n, c, pick, slots) {
+                Emitted::Work(work) => return Some(work),
+                Emitted::Again => {}
+                Emitted::Blocked => return None,
+            }
         }
         if self.nop_due(n) {
             let slot = self.frame_slot(n)?;
@@ -200,61 +213,73 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         None
     }
 
-    /// The last credit is the NOP's, the one before it is for control frames.
     fn credits_needed(&mut self, n: u32, pick: Pick) -> u16 {
         match pick {
             Pick::Control(_) => 2,
-            // A peer that gave only two could never be sent data otherwise.
+            // Work that the peer's receive queue does not see.
+            Pick::Request(t) if self.task(t).direct != Direct::No => 0,
+            // A peer that gives so few could never be sent data otherwise.
             _ if self.nexus(n).peer_grant_small => 2,
-            _ => 3,
+            _ => super::credit::DATA_CREDITS,
         }
     }
 
-    fn emit(&mut self, n: u32, c: u32, pick: Pick, slots: &mut impl Slots) -> Option<Work> {
+    fn emit(&mut self, n: u32, c: u32, pick: Pick, slots: &mut impl Slots) -> Emitted {
         let work = match pick {
             Pick::Control(frame) => {
-                let slot = self.frame_slot(n)?;
+                let Some(slot) = self.frame_slot(n) else {
+                    return Emitted::Blocked;
+                };
                 self.control_frame(n, c, frame, slot, slots)
             }
+            Pick::Request(t) if self.task(t).direct != Direct::No => {
+                let Some(work) = self.direct_work(n, c, t) else {
+                    return Emitted::Blocked;
+                };
+                work
+            }
             Pick::Request(t) => {
-                let tables = self.s.tables();
-                let row = &mut tables.connections[c as usize];
-                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next);
-                row.rsp_turn = true;
-                tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
-                self.request_frame(n, c, t, slots)?
+                self.pop_request(c);
+                let Some(work) = self.request_frame(n, c, t, slots) else {
+                    return Emitted::Again;
+                };
+                work
+            }
+            Pick::Response(t) if self.task(t).flags.contains(TaskFlags::RESPONSE) => {
+                if let Some(write) = self.next_write(n, t, slots) {
+                    return Emitted::Work(write);
+                }
+                if self.task(t).slot == NONE {
+                    // An answer that the endpoint itself gives has no slot of the user's.
+                    let Some(slot) = self.frame_slot(n) else {
+                        return Emitted::Blocked;
+                    };
+                    self.task(t).slot = slot;
+                }
+                self.pop_response(c);
+                self.response_frame(n, c, t, slots)
             }
             Pick::Response(t) => {
-                let receipt_only = !self.task(t).flags.contains(TaskFlags::RESPONSE);
-                if !receipt_only && let Some(write) = self.next_write(n, t, slots) {
-                    return Some(write);
-                }
-                // An answer that the endpoint itself gives has no slot of the user's.
-                let slot = if receipt_only || self.task(t).slot == NONE {
-                    self.frame_slot(n)?
-                } else {
-                    NONE
+                let Some(slot) = self.frame_slot(n) else {
+                    return Emitted::Blocked;
                 };
-                let tables = self.s.tables();
-                let row = &mut tables.connections[c as usize];
-                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next);
-                row.rsp_turn = false;
-                tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
-                if receipt_only {
-                    let work = self.receipt_frame(n, c, t, slot, slots);
-                    self.try_free(t);
-                    work
-                } else {
-                    if slot != NONE {
-                        self.task(t).slot = slot;
-                    }
-                    self.response_frame(n, c, t, slots)
-                }
+                self.pop_response(c);
+                let work = self.receipt_frame(n, c, t, slot, slots);
+                self.try_free(t);
+                work
             }
-            Pick::Nothing => return None,
+            Pick::Nothing => return Emitted::Again,
         };
         self.rotate_tx(n, c);
-        Some(work)
+        Emitted::Work(work)
+    }
+
+    fn pop_response(&mut self, c: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let t = queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next);
+        row.rsp_turn = false;
+        tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
     fn pop_tx(&mut self, n: u32) {
@@ -339,7 +364,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     let owes = task.flags.contains(TaskFlags::INCOMING)
                         && task.flags.intersects(receipt)
                         && !task.flags.contains(TaskFlags::RECEIPT_DONE);
-                    task.state == TaskState::Ended && !owes
+                    (task.state == TaskState::Ended && !owes)
+                        || super::direct::abandoned(task.direct, task.state)
                 }
             };
             let t = if ended(row.req_head) {

@@ -157,12 +157,12 @@ impl<'a> SessionSetupRequest<'a> {
         })
     }
 
-    /// Returns the uri without the zero bytes at its end, which libxio adds when it was
-    /// redirected to a shorter one.
+    /// Returns the uri up to its first zero byte: a libxio that was redirected to a shorter one
+    /// sends that, a zero, and whatever its memory held up to the old length.
     #[must_use]
     pub fn uri_trimmed(&self) -> &'a [u8] {
-        let used = self.uri.iter().rposition(|byte| *byte != 0);
-        &self.uri[..used.map_or(0, |last| last + 1)]
+        let end = self.uri.iter().position(|byte| *byte == 0);
+        &self.uri[..end.unwrap_or(self.uri.len())]
     }
 
     /// Writes the payload to the start of `buf` and returns its length.

@@ -100,7 +100,7 @@ mod tests {
             .collect();
         seen.sort();
         let mut want: Vec<String> = NAMES.iter().map(|name| format!("{name}.vec")).collect();
-        want.extend(["examples.vec".to_owned(), "layouts.vec".to_owned()]);
+        want.extend(["examples.vec", "layouts.vec", "deviations.txt"].map(str::to_owned));
         want.sort();
         assert_eq!(seen, want);
     }

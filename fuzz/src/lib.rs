@@ -1,0 +1,69 @@
+//! Fuzz targets as plain functions: libFuzzer calls them from `fuzz_targets/`, the program
+//! `replay` feeds them the committed corpora, and any test may call them too.
+//!
+//! A target panics when a rule is broken and otherwise returns; any bytes are a fair input.
+//!
+//! In `corpus/`, files called `seed-*` are what libxio sent to libxio, or frames made by hand where
+//! no recording has that kind; all others were found by `cargo xtask fuzz`.
+#![forbid(unsafe_code)]
+
+mod frame;
+mod stream;
+
+use xio_proto::wire::{Bounds, Framing};
+
+/// A fuzz target: its name, which is also its corpus' folder, and its function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[("wire_rdma", wire_rdma), ("wire_tcp", wire_tcp)];
+
+/// A frame is judged under each of these: so narrow that short inputs reach every limit, what
+/// libxio announces if it is not configured, and the widest that can be announced.
+const BOUNDS: [Bounds; 3] = [
+    Bounds {
+        frame_max: 200,
+        max_in_sges: 1,
+        max_out_sges: 1,
+        header_max: 16,
+    },
+    Bounds {
+        frame_max: 9216,
+        max_in_sges: 4,
+        max_out_sges: 4,
+        header_max: 256,
+    },
+    Bounds {
+        frame_max: u32::MAX,
+        max_in_sges: u16::MAX,
+        max_out_sges: u16::MAX,
+        header_max: u16::MAX,
+    },
+];
+
+/// The input is what one RDMA receive brings.
+///
+/// It is refused, or it is a frame of which every part lies within the bytes received and which,
+/// written again from what was read, reads the same.
+pub fn wire_rdma(data: &[u8]) {
+    for bounds in &BOUNDS {
+        // Which of the two it is depends on the bytes alone.
+        let _ = frame::check(data, Framing::Rdma, bounds);
+    }
+}
+
+/// The input is what the sockets of a stream bring.
+///
+/// Byte 0 has options. Bit 0 clear: one socket, which brings the rest. Bit 0 set: a pair; two
+/// bytes (big-endian) say how many bytes the control socket brings, the data socket brings the
+/// rest. Bit 1: the first 8 bytes of the control or single socket are a connect message.
+///
+/// The streams are cut into frames until one is refused or the bytes end. No frame may be planned
+/// longer than allowed, a frame that was planned must parse, and [`wire_rdma`]'s rules hold.
+pub fn wire_tcp(data: &[u8]) {
+    if let Some(streams) = stream::Streams::new(data) {
+        for bounds in &BOUNDS {
+            streams.clone().run(bounds);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Each check is broken once.
+
+use super::*;
+
+fn ledger() -> (Ledger, u64) {
+    let mut ledger = Ledger::new();
+    assert_eq!(ledger.number_connection(), 0);
+    for side in [0, 1] {
+        ledger.take(0, Fact::Opened { side });
+        ledger.take(0, Fact::Established { side });
+    }
+    let message = send(&mut ledger, Class::Request);
+    (ledger, message)
+}
+
+fn send(ledger: &mut Ledger, class: Class) -> u64 {
+    let message = ledger.number_message(0, class);
+    let taken = Fact::Taken {
+        message,
+        digest: message + 100,
+        buffers: true,
+    };
+    ledger.take(1, taken);
+    message
+}
+
+fn deliver(message: u64) -> Fact {
+    Fact::Delivered {
+        message,
+        side: 1,
+        digest: message + 100,
+    }
+}
+
+fn end(message: u64, outcome: Outcome) -> Fact {
+    Fact::Ended {
+        message,
+        outcome,
+        returned: true,
+    }
+}
+
+fn close(ledger: &mut Ledger) {
+    ledger.take(9, Fact::Closed { side: 0 });
+    ledger.take(9, Fact::Closed { side: 1 });
+    ledger.finish(10);
+}
+
+fn checks(ledger: &Ledger) -> Vec<Check> {
+    ledger
+        .breaches()
+        .iter()
+        .map(|breach| breach.check)
+        .collect()
+}
+
+#[test]
+fn a_good_run_has_no_breach() {
+    let (mut ledger, message) = ledger();
+    ledger.take(2, deliver(message));
+    ledger.take(3, end(message, Outcome::Answered));
+    close(&mut ledger);
+    assert_eq!(checks(&ledger), []);
+}
+
+#[test]
+fn outcomes_come_once() {
+    let (mut ledger, message) = ledger();
+    ledger.take(3, end(message, Outcome::Unknown));
+    ledger.take(3, end(message, Outcome::Unknown));
+    assert_eq!(checks(&ledger), [Check::ExactlyOneOutcome]);
+
+    let (mut ledger, _) = self::ledger();
+    close(&mut ledger);
+    assert_eq!(checks(&ledger), [Check::ExactlyOneOutcome]);
+}
+
+#[test]
+fn connections_end_once_and_last() {
+    let (mut ledger, message) = ledger();
+    ledger.take(2, Fact::Closed { side: 0 });
+    ledger.take(3, end(message, Outcome::Unknown));
+    assert_eq!(checks(&ledger), [Check::ExactlyOneEnd]);
+    ledger.take(3, Fact::Closed { side: 0 });
+    ledger.finish(4);
+    let end = Check::ExactlyOneEnd;
+    assert_eq!(
+        checks(&ledger),
+        [end, end, end],
+        "closed twice, and side 1 never"
+    );
+}
+
+#[test]
+fn delivery_is_once_in_order_whole_and_at_the_right_place() {
+    let (mut ledger, first) = ledger();
+    let second = send(&mut ledger, Class::OneWay);
+    ledger.take(2, deliver(second));
+    ledger.take(2, deliver(first));
+    assert_eq!(checks(&ledger), [Check::Order]);
+    ledger.take(2, deliver(first));
+    assert!(checks(&ledger).contains(&Check::Delivery));
+    let third = send(&mut ledger, Class::OneWay);
+    let wrong = Fact::Delivered {
+        message: third,
+        side: 1,
+        digest: 1,
+    };
+    ledger.take(2, wrong);
+    assert_eq!(checks(&ledger).last(), Some(&Check::Bytes));
+    let away = Fact::Delivered {
+        message: third,
+        side: 0,
+        digest: 1,
+    };
+    ledger.take(2, away);
+    assert_eq!(checks(&ledger).last(), Some(&Check::Delivery));
+    ledger.take(2, deliver(77));
+    assert_eq!(checks(&ledger).last(), Some(&Check::Delivery));
+}
+
+#[test]
+fn sender_and_receiver_agree() {
+    let (mut ledger, message) = ledger();
+    ledger.take(2, deliver(message));
+    ledger.take(3, end(message, Outcome::NeverSent));
+    assert_eq!(checks(&ledger), [Check::Agreement]);
+
+    let (mut ledger, lost) = self::ledger();
+    let next = send(&mut ledger, Class::OneWay);
+    ledger.take(2, deliver(next));
+    ledger.take(3, end(next, Outcome::Sent));
+    ledger.take(3, end(lost, Outcome::Answered));
+    close(&mut ledger);
+    assert_eq!(checks(&ledger), [Check::Agreement]);
+
+    let (mut ledger, _) = self::ledger();
+    let receipted = send(&mut ledger, Class::Receipted);
+    ledger.take(3, end(receipted, Outcome::Receipt));
+    assert_eq!(checks(&ledger), [Check::Agreement]);
+}
+
+#[test]
+fn buffers_come_back_once_and_not_early() {
+    let (mut ledger, message) = ledger();
+    ledger.take(2, Fact::Returned { message });
+    assert_eq!(checks(&ledger), [Check::Buffers]);
+
+    let (mut ledger, message) = self::ledger();
+    let held = Fact::Ended {
+        message,
+        outcome: Outcome::TimedOut,
+        returned: false,
+    };
+    ledger.take(2, held);
+    close(&mut ledger);
+    assert_eq!(checks(&ledger), [Check::Buffers]);
+}
+
+#[test]
+fn digests_differ() {
+    let digest = |bytes: &[u8]| {
+        let mut digest = Digest::new();
+        digest.update(bytes);
+        digest.value()
+    };
+    assert_ne!(digest(b"abc"), digest(b"abd"));
+    assert_ne!(digest(b"abc"), digest(b"abc\0"));
+    assert_ne!(digest(&[0; 8]), digest(&[0; 16]));
+    let mut parts = Digest::new();
+    for part in [&b"123"[..], b"", b"456789abcdefgh", b"i"] {
+        parts.update(part);
+    }
+    assert_eq!(parts.value(), digest(b"123456789abcdefghi"));
+}

@@ -1,0 +1,320 @@
+//! The driver of one endpoint in the simulated world: executes what the core wants done on the
+//! fabric or the links, and feeds back what they report.
+
+mod rdma;
+
+use xio_proto::{
+    Config, ConfigError, Endpoint, Instant, NexusId, Reason, TransportId, TransportLimits,
+};
+
+use crate::check::Ledger;
+use crate::env::Env;
+use crate::fabric::{Fabric, NicId, NicLimits, WorkCompletion};
+use crate::link::Links;
+use crate::memory::{Memory, MemoryConfig};
+use crate::storage::BoxStorage;
+use crate::trace::{Act, MarkTrace, Object, Record};
+use rdma::Rdma;
+
+/// The core as the simulator runs it.
+pub type Core = Endpoint<BoxStorage, MarkTrace>;
+
+/// What a user may touch while it reacts: its endpoint, its memory, and the ledger of facts.
+#[derive(Debug)]
+pub struct Desk<'a> {
+    /// What everybody shares; memory of all endpoints too.
+    pub env: &'a mut Env,
+    /// Takes what the user observes.
+    pub ledger: &'a mut Ledger,
+    /// The endpoint's number.
+    pub number: u32,
+    /// The time that the endpoint sees.
+    pub now: Instant,
+    /// Its RDMA transport, if it has one.
+    pub rdma: Option<TransportId>,
+}
+
+impl Desk<'_> {
+    /// The endpoint's memory, which is also its slots.
+    pub fn memory(&mut self) -> &mut Memory {
+        &mut self.env.memory[self.number as usize]
+    }
+}
+
+/// Whoever uses an endpoint.
+pub trait User {
+    /// Something happened.
+    fn event(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: xio_proto::Event);
+    /// Time for a turn that was asked for with `Event::Actor`.
+    fn turn(&mut self, core: &mut Core, desk: &mut Desk<'_>);
+    /// Sides of all connections that the user had.
+    fn sides(&self) -> Vec<u32>;
+}
+
+/// What the world lends a driver.
+#[derive(Debug)]
+pub struct Hands<'a, U> {
+    /// What everybody shares.
+    pub env: &'a mut Env,
+    /// The fabric.
+    pub fabric: &'a mut Fabric,
+    /// The links.
+    pub links: &'a mut Links,
+    /// Takes facts.
+    pub ledger: &'a mut Ledger,
+    /// The endpoint's user.
+    pub user: &'a mut U,
+}
+
+/// The driver of one endpoint.
+pub struct SimDriver {
+    number: u32,
+    core: Core,
+    rdma: Option<Rdma>,
+    /// What the endpoint's clock is ahead of the world's, in nanoseconds.
+    skew: i64,
+    batch: Vec<WorkCompletion>,
+}
+
+impl core::fmt::Debug for SimDriver {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "SimDriver({})", self.number)
+    }
+}
+
+/// Limits as the core is told them.
+pub fn transport_limits(limits: &NicLimits) -> TransportLimits {
+    let small = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
+    TransportLimits {
+        sq_depth: small(limits.sq_depth),
+        rq_depth: small(limits.rq_depth),
+        cq_depth: limits.cq_depth,
+        max_sge: small(limits.max_sge),
+        max_inline: small(limits.max_inline),
+        max_reads: limits.max_reads,
+        max_message: limits.max_message,
+        shared_receive_queue: limits.srq_depth > 0,
+        ..TransportLimits::rdma()
+    }
+}
+
+impl SimDriver {
+    /// Completions taken in one go, at most.
+    const BATCH: u64 = 16;
+    /// Inputs before others get a turn.
+    const BUDGET: u32 = 64;
+    const ORDERS: [[u8; 3]; 6] = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+
+    /// An endpoint and its driver; its memory is added to the world's.
+    ///
+    /// # Errors
+    /// A configuration that cannot work.
+    pub fn new(
+        env: &mut Env,
+        config: Config,
+        counts: &xio_proto::storage::Counts,
+        arena: u32,
+        regions: u32,
+    ) -> Result<Self, ConfigError> {
+        let number = env.memory.len() as u32;
+        env.memory.push(Memory::new(
+            number,
+            MemoryConfig {
+                slot_size: config.slot_size,
+                slots: config.rx_slots + config.tx_slots,
+                arena,
+                regions,
+            },
+        ));
+        let core = Endpoint::with_trace(config, BoxStorage::new(counts), MarkTrace::new())?;
+        Ok(Self {
+            number,
+            core,
+            rdma: None,
+            skew: 0,
+            batch: Vec::new(),
+        })
+    }
+
+    /// Gives the endpoint a device.
+    ///
+    /// # Errors
+    /// Limits that cannot work.
+    pub fn add_rdma(
+        &mut self,
+        nic: NicId,
+        limits: NicLimits,
+        stated: TransportLimits,
+    ) -> Result<TransportId, ConfigError> {
+        let transport = self.core.add_transport(stated)?;
+        self.rdma = Some(Rdma {
+            transport,
+            nic,
+            limits,
+            queue_pairs: Vec::new(),
+            listeners: Vec::new(),
+            regions: Vec::new(),
+        });
+        Ok(transport)
+    }
+
+    /// The endpoint's number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+    /// The endpoint.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+    /// The endpoint, for commands; [`settle`](Self::settle) afterwards.
+    pub fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+    /// The device, if there is one.
+    pub fn nic(&self) -> Option<NicId> {
+        self.rdma.as_ref().map(|rdma| rdma.nic)
+    }
+    /// The RDMA transport, if there is one.
+    pub fn transport(&self) -> Option<TransportId> {
+        self.rdma.as_ref().map(|rdma| rdma.transport)
+    }
+    /// Moves the endpoint's clock against the world's.
+    pub fn jump_clock(&mut self, nanos: i64) {
+        self.skew = self.skew.saturating_add(nanos);
+    }
+    /// The time that the endpoint sees.
+    pub fn now(&self, env: &Env) -> Instant {
+        Instant::from_nanos(env.now().saturating_add_signed(self.skew))
+    }
+
+    /// A desk for the user.
+    fn desk<'a>(&self, env: &'a mut Env, ledger: &'a mut Ledger) -> Desk<'a> {
+        Desk {
+            now: self.now(env),
+            env,
+            ledger,
+            number: self.number,
+            rdma: self.rdma.as_ref().map(|rdma| rdma.transport),
+        }
+    }
+
+    /// Looks around: deadlines, notices, completions; then sleeps until there is more.
+    pub fn wake<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        self.settle(hands);
+        let now = self.now(hands.env);
+        if self.core.poll_timeout().is_some_and(|at| at <= now) {
+            self.core.handle_timeout(now);
+            self.settle(hands);
+        }
+        let mut budget = Self::BUDGET;
+        if self.rdma.is_some() {
+            while budget > 0 && (self.notice(hands) || self.completions(hands)) {
+                budget -= 1;
+            }
+        }
+        self.sleep(hands, budget == 0);
+    }
+
+    /// The user takes its turn.
+    pub fn turn<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        let mut desk = self.desk(hands.env, hands.ledger);
+        hands.user.turn(&mut self.core, &mut desk);
+        self.settle(hands);
+        self.sleep(hands, false);
+    }
+
+    /// Drain, arm, look again, sleep.
+    fn sleep<U>(&mut self, hands: &mut Hands<'_, U>, busy: bool) {
+        hands.env.collect_memory(self.number);
+        let more = match &self.rdma {
+            Some(rdma) => !hands.fabric.arm(hands.env, rdma.nic),
+            None => false,
+        };
+        if busy || more {
+            let after = hands.env.rng.below(2_000);
+            hands.env.wake_after(self.number, after);
+        }
+        if let Some(at) = self.core.poll_timeout() {
+            let skew = self.skew;
+            let at = at.as_nanos().saturating_add_signed(skew.saturating_neg());
+            hands.env.wake_at(self.number, at);
+        }
+    }
+
+    /// Executes all outputs until there are none, in an order and in batches that differ each
+    /// time: they must not matter.
+    pub fn settle<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        let mut dice = hands.env.rng.next();
+        loop {
+            let mut dry = true;
+            let order = Self::ORDERS[(dice % 6) as usize];
+            dice = dice.rotate_right(3);
+            for kind in order {
+                let batch = 1 + (dice & 15);
+                dice = dice.rotate_right(5);
+                for _ in 0..batch {
+                    let more = match kind {
+                        0 => self.control(hands),
+                        1 => self.work(hands),
+                        _ => self.event(hands),
+                    };
+                    if !more {
+                        break;
+                    }
+                    dry = false;
+                }
+            }
+            if dry {
+                break;
+            }
+        }
+        if hands.env.trace.is_on() {
+            self.show_transitions(hands.env);
+        }
+    }
+
+    #[cold]
+    fn show_transitions(&mut self, env: &mut Env) {
+        let at = env.now();
+        let trace = self.core.trace_mut();
+        trace.set_logging(true);
+        for (index, step) in trace.drain_log() {
+            let object = match step.machine {
+                0 => Object::Nexus(index),
+                1 => Object::Session(index),
+                2 => Object::Connection(index),
+                _ => Object::Task(index),
+            };
+            env.trace.show_only(Record {
+                at,
+                endpoint: self.number,
+                object,
+                act: Act::Transition,
+                a: step.pack(),
+                b: 0,
+            });
+        }
+    }
+
+    fn event<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
+        let Some(event) = self.core.poll_event() else {
+            return false;
+        };
+        let mut desk = self.desk(hands.env, hands.ledger);
+        hands.user.event(&mut self.core, &mut desk, event);
+        true
+    }
+
+    fn fail(&mut self, env: &Env, nexus: NexusId, error: i32) {
+        let now = self.now(env);
+        self.core
+            .handle_driver_failed(now, nexus, Reason::DriverFailed(error));
+    }
+}

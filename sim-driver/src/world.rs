@@ -1,0 +1,408 @@
+//! The world: endpoints with their users, what connects them, and time.
+
+use std::net::IpAddr;
+
+use xio_proto::storage::Counts;
+use xio_proto::{Config, ConfigError, FreeRows};
+
+use crate::actor::Actor;
+use crate::chaos::Chaos;
+use crate::check::{Check, Fact, Ledger};
+use crate::driver::{Desk, Hands, SimDriver, User, transport_limits};
+use crate::env::Env;
+use crate::fabric::{Fabric, FabricConfig, NicId, NicLimits};
+use crate::link::{LinkConfig, Links};
+use crate::queue::Event;
+use crate::trace::MarkTrace;
+
+/// What an endpoint is made of.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// The core's configuration.
+    pub config: Config,
+    /// Its tables.
+    pub counts: Counts,
+    /// Its device.
+    pub limits: NicLimits,
+    /// A send is signalled at least every so many.
+    pub signal_every: u16,
+    /// Bytes for user buffers.
+    pub arena: u32,
+    /// Regions that can be registered.
+    pub regions: u32,
+}
+
+impl NodeConfig {
+    /// Sizes that are enough for some dozen connections.
+    pub fn new(endpoint: u8) -> Self {
+        let config = Config::new(endpoint, 1024, 256);
+        let counts = Counts {
+            listeners: 2,
+            nexuses: 16,
+            sessions: 64,
+            connections: 64,
+            tasks: 512,
+            rx_slots: config.rx_slots as usize,
+            tx_slots: config.tx_slots as usize,
+            work: 2048,
+            sockets: 0,
+            extents: 64,
+            regions: 16,
+        };
+        Self {
+            config,
+            counts,
+            limits: NicLimits::default(),
+            signal_every: 16,
+            arena: 64 << 20,
+            regions: 4096,
+        }
+    }
+}
+
+/// An endpoint with its user.
+#[derive(Debug)]
+struct Node<U> {
+    driver: SimDriver,
+    user: U,
+    /// What was free when nothing had happened.
+    free: FreeRows,
+    dead: bool,
+    removed: bool,
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub struct World<U> {
+    /// Time, chance, memory, trace.
+    pub env: Env,
+    /// The fabric.
+    pub fabric: Fabric,
+    /// The links.
+    pub links: Links,
+    /// What users observed.
+    pub ledger: Ledger,
+    nodes: Vec<Node<U>>,
+    chaos: Option<Chaos>,
+    events: u64,
+}
+
+impl<U: User> World<U> {
+    /// An empty world.
+    pub fn new(seed: u64, fabric: FabricConfig, links: LinkConfig) -> Self {
+        Self {
+            env: Env::new(seed),
+            fabric: Fabric::new(fabric),
+            links: Links::new(links),
+            ledger: Ledger::new(),
+            nodes: Vec::new(),
+            chaos: None,
+            events: 0,
+        }
+    }
+
+    /// Adds an endpoint with a device at an address, and returns its number.
+    ///
+    /// # Errors
+    /// A configuration that cannot work.
+    pub fn add(
+        &mut self,
+        node: &NodeConfig,
+        address: IpAddr,
+        user: U,
+    ) -> Result<usize, ConfigError> {
+        let mut driver = SimDriver::new(
+            &mut self.env,
+            node.config.clone(),
+            &node.counts,
+            node.arena,
+            node.regions,
+        )?;
+        let nic = self.fabric.add_nic(driver.number(), address, node.limits);
+        let mut stated = transport_limits(&node.limits);
+        stated.signal_every = node.signal_every;
+        driver.add_rdma(nic, node.limits, stated)?;
+        let free = driver.core().free_rows();
+        self.nodes.push(Node {
+            driver,
+            user,
+            free,
+            dead: false,
+            removed: false,
+        });
+        Ok(self.nodes.len() - 1)
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+    /// Endpoints.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+    /// An endpoint's user.
+    pub fn user(&self, number: usize) -> &U {
+        &self.nodes[number].user
+    }
+    /// An endpoint's driver.
+    pub fn driver(&self, number: usize) -> &SimDriver {
+        &self.nodes[number].driver
+    }
+    /// What all endpoints' cores did.
+    pub fn marks(&self) -> MarkTrace {
+        let mut all = MarkTrace::new();
+        for node in &self.nodes {
+            all.merge(node.driver.core().trace());
+        }
+        all
+    }
+
+    /// Lets an endpoint's user do something, and executes what follows from it.
+    pub fn act(
+        &mut self,
+        number: usize,
+        act: impl FnOnce(&mut U, &mut crate::driver::Core, &mut Desk<'_>),
+    ) {
+        let node = &mut self.nodes[number];
+        if node.dead {
+            return;
+        }
+        let now = node.driver.now(&self.env);
+        let rdma = node.driver.transport();
+        let mut desk = Desk {
+            env: &mut self.env,
+            ledger: &mut self.ledger,
+            number: number as u32,
+            now,
+            rdma,
+        };
+        act(&mut node.user, node.driver.core_mut(), &mut desk);
+        self.with(number, |driver, hands| driver.wake(hands));
+    }
+
+    fn with(&mut self, number: usize, run: impl FnOnce(&mut SimDriver, &mut Hands<'_, U>)) {
+        let node = &mut self.nodes[number];
+        if node.dead {
+            return;
+        }
+        let mut hands = Hands {
+            env: &mut self.env,
+            fabric: &mut self.fabric,
+            links: &mut self.links,
+            ledger: &mut self.ledger,
+            user: &mut node.user,
+        };
+        run(&mut node.driver, &mut hands);
+    }
+
+    /// Lets the next event happen. False when there is none.
+    pub fn step(&mut self) -> bool {
+        let Some(event) = self.env.queue.pop() else {
+            return false;
+        };
+        self.events += 1;
+        match event {
+            Event::Fabric(event) => self.fabric.handle(&mut self.env, event),
+            Event::Link(event) => self.links.handle(&mut self.env, event),
+            Event::Wake(number) => {
+                if self.env.take_wake(number) {
+                    self.with(number as usize, |driver, hands| driver.wake(hands));
+                }
+            }
+            Event::Actor(number) => {
+                self.with(number as usize, |driver, hands| driver.turn(hands));
+            }
+            Event::Fault(number) => self.with_chaos(|chaos, world| chaos.event(world, number)),
+        }
+        true
+    }
+
+    /// Runs until `done`, or a time, or until nothing happens any more.
+    pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) {
+        while self.env.queue.next_at().is_some_and(|next| next <= at) {
+            if done(self) || !self.step() {
+                return;
+            }
+        }
+    }
+
+    /// Lets things go wrong from outside.
+    pub fn start_chaos(&mut self, chaos: Chaos) {
+        self.chaos = Some(chaos);
+        self.with_chaos(|chaos, world| chaos.start(world));
+    }
+    /// Nothing goes wrong any more; what is broken is repaired, except the dead.
+    pub fn heal(&mut self) {
+        self.with_chaos(|chaos, world| chaos.end(world));
+        self.env.swarm.heal();
+    }
+
+    fn with_chaos(&mut self, run: impl FnOnce(&mut Chaos, &mut Self)) {
+        if let Some(mut chaos) = self.chaos.take() {
+            run(&mut chaos, self);
+            self.chaos = Some(chaos);
+        }
+    }
+
+    /// True when nothing lives on any endpoint that lives.
+    pub fn all_gone(&self) -> bool {
+        self.living()
+            .all(|node| node.driver.core().free_rows() == node.free)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Node<U>> {
+        self.nodes.iter().filter(|node| !node.dead)
+    }
+
+    /// Everybody has left: says what is not as it was in the beginning.
+    pub fn finish(&mut self) {
+        let at = self.env.now();
+        self.ledger.finish(at);
+        for violation in &self.env.violations {
+            self.ledger
+                .breach(violation.at, Check::Forbidden, violation.to_string());
+        }
+        for (number, node) in self.nodes.iter().enumerate() {
+            if node.dead {
+                continue;
+            }
+            let free = node.driver.core().free_rows();
+            if free != node.free {
+                let text = format!("endpoint {number}: {free:?} free, {:?} before", node.free);
+                self.ledger.breach(at, Check::Conservation, text);
+            }
+            let memory = &self.env.memory[number];
+            let (bytes, slots) = (memory.in_use(), memory.slots_posted());
+            if bytes != 0 || slots != 0 {
+                let text = format!("endpoint {number}: {bytes} bytes and {slots} slots are out");
+                self.ledger.breach(at, Check::Conservation, text);
+            }
+        }
+        let ids = self.fabric.ids_live();
+        if ids != 0 {
+            let text = format!("{ids} queue pairs are left");
+            self.ledger.breach(at, Check::Conservation, text);
+        }
+    }
+}
+
+impl World<Actor> {
+    /// True when every user has done what it wanted, and its connections are over.
+    pub fn all_done(&self) -> bool {
+        self.living().all(|node| node.user.is_done())
+    }
+}
+
+/// What can be done to a world from outside. Each says whether there was anything to do it to.
+pub(crate) trait Faulty {
+    fn env(&mut self) -> &mut Env;
+    /// Endpoints.
+    fn count(&self) -> usize;
+    /// A link that is down for this long costs no connection.
+    fn retry_bound(&self) -> u64;
+    fn cut_link(&mut self, number: usize, for_ns: u64) -> bool;
+    fn heal_links(&mut self);
+    fn stall(&mut self, number: usize, most_ns: u64) -> bool;
+    fn jump_clock(&mut self, number: usize, nanos: i64) -> bool;
+    fn change_address(&mut self, number: usize) -> bool;
+    fn fail_queue_pair(&mut self, number: usize) -> bool;
+    fn remove_device(&mut self, number: usize) -> bool;
+    fn restore_device(&mut self, number: usize);
+    fn kill(&mut self, number: usize) -> bool;
+}
+
+impl<U: User> World<U> {
+    fn living_nic(&self, number: usize) -> Option<NicId> {
+        let node = self
+            .nodes
+            .get(number)
+            .filter(|node| !node.dead && !node.removed)?;
+        node.driver.nic()
+    }
+}
+
+impl<U: User> Faulty for World<U> {
+    fn env(&mut self) -> &mut Env {
+        &mut self.env
+    }
+    fn count(&self) -> usize {
+        self.nodes.len()
+    }
+    fn retry_bound(&self) -> u64 {
+        // The first try may have been at any time before; half of the retries are safe.
+        self.fabric.config().retry_timeout * 3
+    }
+    fn cut_link(&mut self, number: usize, for_ns: u64) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.cut_link(&mut self.env, nic, for_ns);
+        true
+    }
+    fn heal_links(&mut self) {
+        for number in 0..self.nodes.len() {
+            if let Some(nic) = self.living_nic(number) {
+                self.fabric.heal_link(&mut self.env, nic);
+            }
+        }
+    }
+    fn stall(&mut self, number: usize, most_ns: u64) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.stall(&mut self.env, nic, most_ns);
+        true
+    }
+    fn jump_clock(&mut self, number: usize, nanos: i64) -> bool {
+        self.nodes[number].driver.jump_clock(nanos);
+        self.env.wake_after(number as u32, 0);
+        true
+    }
+    fn change_address(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.change_address(&mut self.env, nic);
+        true
+    }
+    fn fail_queue_pair(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.fail_queue_pair(&mut self.env, nic)
+    }
+    fn remove_device(&mut self, number: usize) -> bool {
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.nodes[number].removed = true;
+        self.fabric.remove_device(&mut self.env, nic);
+        true
+    }
+    fn restore_device(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.removed = false;
+        if let Some(nic) = node.driver.nic().filter(|_| !node.dead) {
+            self.fabric.restore_device(&mut self.env, nic);
+            self.env.wake_after(number as u32, 0);
+        }
+    }
+    fn kill(&mut self, number: usize) -> bool {
+        // Somebody has to be left to notice.
+        if self.living().count() < 3 {
+            return false;
+        }
+        let Some(nic) = self.living_nic(number) else {
+            return false;
+        };
+        self.fabric.kill(&mut self.env, nic);
+        let node = &mut self.nodes[number];
+        node.dead = true;
+        let at = self.env.now();
+        for side in node.user.sides() {
+            self.ledger.take(at, Fact::Died { side });
+        }
+        true
+    }
+}

@@ -1,0 +1,72 @@
+//! Whole conversations in the simulated world, with all checkers on.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use xio_sim::fabric::FabricConfig;
+use xio_sim::link::LinkConfig;
+use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Rng, World};
+
+const PORT: u16 = 7000;
+const SECOND: u64 = 1_000_000_000;
+
+fn address(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
+}
+
+fn errand(messages: u32, depth: u32, closing: Closing) -> Errand {
+    Errand {
+        peer: SocketAddr::new(address(1), PORT),
+        at: 0,
+        messages,
+        depth,
+        own: false,
+        closing,
+    }
+}
+
+/// A server at number 1 and a client at number 0 that runs errands.
+fn pair(seed: u64, mix: Mix, errands: Vec<Errand>) -> World<Actor> {
+    let mut world = World::new(seed, FabricConfig::default(), LinkConfig::default());
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    for number in 0..2u8 {
+        let mut node = NodeConfig::new(number);
+        node.config.linger = core::time::Duration::from_secs(1);
+        let errands = if number == 0 {
+            errands.clone()
+        } else {
+            Vec::new()
+        };
+        let actor = Actor::new(rng.fork(), mix, errands);
+        let added = world.add(&node, address(number), actor);
+        assert!(added.is_ok(), "{added:?}");
+    }
+    world.act(1, |user, core, desk| {
+        user.listen(core, desk, SocketAddr::new(address(1), PORT))
+    });
+    world.act(0, |user, _, desk| user.wake(desk, 0));
+    world
+}
+
+fn finish(world: &mut World<Actor>, seconds: u64) {
+    world.env.trace.keep(60);
+    world.run_until(seconds * SECOND, |_| false);
+    world.finish();
+    if !world.ledger.breaches().is_empty() {
+        for record in world.env.trace.last() {
+            println!("{record}");
+        }
+        for breach in world.ledger.breaches() {
+            println!("{breach}");
+        }
+        panic!("{} breaches", world.ledger.breaches().len());
+    }
+}
+
+#[test]
+fn a_thousand_small_messages_and_a_close() {
+    let mut world = pair(1, Mix::default(), vec![errand(1000, 8, Closing::Client)]);
+    world.ledger.expect_no_loss();
+    finish(&mut world, 30);
+    assert!(world.user(0).is_done() && world.user(1).is_done());
+    assert!(world.ledger.taken() > 1500);
+}
