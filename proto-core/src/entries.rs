@@ -105,6 +105,9 @@ pub struct Nexus {
     pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
     pub(crate) read_acks_expected: u16,
+    /// READ_ACKs sent, and received, for which there was no credit: the next credits pay.
+    pub(crate) acks_unpaid: u16,
+    pub(crate) acks_owed: u16,
     /// Posted receive slots, oldest first (private queues).
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
@@ -192,6 +195,8 @@ impl Nexus {
         recv_quiet: u16::MAX,
         grant_quiet: u16::MAX,
         read_acks_expected: 0,
+        acks_unpaid: 0,
+        acks_owed: 0,
         rq_head: NONE,
         rq_tail: NONE,
         sq_head: NONE,
@@ -362,6 +367,8 @@ pub struct Connection {
     // Application credits.
     pub(crate) peer_messages: u32,
     pub(crate) peer_bytes: u64,
+    /// The most bytes that the peer ever takes; a longer message would wait forever.
+    pub(crate) peer_depth_bytes: u64,
     pub(crate) owed_messages: u16,
     pub(crate) owed_bytes: u64,
 
@@ -451,6 +458,7 @@ impl Connection {
         rsp_expected: 0,
         peer_messages: 0,
         peer_bytes: 0,
+        peer_depth_bytes: 0,
         owed_messages: 0,
         owed_bytes: 0,
         queued_messages: 0,
@@ -600,6 +608,14 @@ pub(crate) struct Transfer {
     pub(crate) done: u64,
     /// Bytes in all.
     pub(crate) total: u64,
+}
+
+impl Transfer {
+    pub(crate) const NONE: Self = Self {
+        posted: 0,
+        done: 0,
+        total: 0,
+    };
 }
 
 /// Registered user memory.
@@ -776,11 +792,7 @@ impl Task {
         remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
-        transfer: Transfer {
-            posted: 0,
-            done: 0,
-            total: 0,
-        },
+        transfer: Transfer::NONE,
         prev: NONE,
         next: NONE,
         queue_next: NONE,

@@ -127,6 +127,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_session = peer.0;
         row.peer_messages = peer.1.into();
         row.peer_bytes = peer.2;
+        row.peer_depth_bytes = peer.2;
+        if self.g.config.flow_control {
+            self.drop_too_long(c, peer.2);
+        }
         self.connection_event(c, ConnectionEvents::ESTABLISHED);
         if let Some(keepalive) = self.g.config.keepalive {
             self.arm_after(Timer::Keepalive(c), keepalive.time);
@@ -222,6 +226,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn end_connection(&mut self, c: u32) {
         self.disarm(Timer::Connection(c));
         self.disarm(Timer::Keepalive(c));
+        let row = self.connection(c);
+        let (n, unanswered) = (row.nexus, !row.awaited.is_empty());
+        if unanswered && n != NONE {
+            // The answer to a control request may still come, and is nobody's then.
+            self.nexus(n).late_allowed = true;
+        }
         let row = self.connection(c);
         row.frames = Frames::empty();
         row.awaited = Awaited::empty();
@@ -483,6 +493,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let next = self.task(t).queue_next;
             self.trace.mark("queued message flushed by peer's fin");
             self.never_sent(t, reason);
+            t = next;
+        }
+    }
+
+    /// Messages accepted before the peer's depth was known, and longer than it.
+    fn drop_too_long(&mut self, c: u32, max: u64) {
+        let mut t = self.connection(c).req_head;
+        while t != NONE {
+            let row = self.task(t);
+            let next = row.queue_next;
+            let len = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+            if len > max {
+                self.too_long(t, len, max);
+            }
             t = next;
         }
     }

@@ -68,8 +68,10 @@ impl Nexus {
         self.granted += credits;
         if credits > 0 {
             self.used_since_grant = 0;
+            // The peer counts its READ_ACKs, also those for which it had no credit.
+            return credits + core::mem::take(&mut self.acks_owed);
         }
-        credits
+        0
     }
 
     /// Takes the numbers that every frame with a transport header carries.
@@ -237,9 +239,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(());
         }
         let row = self.nexus(n);
+        let paid = credits.min(row.acks_unpaid);
+        row.acks_unpaid -= paid;
         let sum = row
             .tx_credits
-            .checked_add(credits)
+            .checked_add(credits - paid)
             .filter(|sum| *sum <= CREDITS_MAX);
         let Some(sum) = sum else {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));

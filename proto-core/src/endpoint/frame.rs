@@ -11,8 +11,8 @@ use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
-    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
+    ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
     request_head_len, response_head_len,
 };
@@ -106,11 +106,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if dialect == Dialect::Rdma && status == 0 {
                 params.credits = self.nexus(n).grant();
             }
-            let cid = if cid == 0 { n + 1 } else { cid };
+            // A client that wants to reconnect takes a refusal as final by this flag only.
+            let reconnect = status == crate::wire::status::UNSUCCESSFUL;
             let frame = NexusSetupResponse {
-                cid,
+                cid: if cid == 0 { n + 1 } else { cid },
                 status,
-                flags: 0,
+                flags: if reconnect { NEXUS_RECONNECT } else { 0 },
                 params,
                 rkeys,
             };
@@ -149,6 +150,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// READ_ACK: the peer's buffers of a READ response are its own again.
     pub(crate) fn read_ack_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let rtid = self.take_read_ack(n);
+        // It goes without asking for a credit, but takes one, as the peer counts it.
+        let row = self.nexus(n);
+        if row.tx_credits > 0 {
+            row.tx_credits -= 1;
+        } else {
+            row.acks_unpaid += 1;
+        }
         let len = ReadAck { rtid }.encode(slots.slot_mut(SlotId(slot)));
         self.plain_frame(n, Kind::ReadAck, slot, len, 0)
     }
@@ -474,10 +482,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (inline_max, header_max) = (config.inline_data_max, config.header_max);
         let row = self.nexus(n);
         let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let (in_max, out_max, peer_header) =
+            (row.peer_out_sges, row.peer_in_sges, row.peer_header_max);
         let transport = row.transport;
         let max_sge = self.transport(transport).limits.max_sge;
         let rdma = framing == Framing::Rdma;
         let task = self.task(t);
+        // What was accepted before the peer's limits were known may not fit them.
+        let lists = task.into.count > in_max || task.out.count > out_max;
+        if lists || task.header_len > peer_header {
+            return None;
+        }
         let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
         let capacity = task.into.total;
         let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
@@ -518,7 +533,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             task.offer_count,
             task.flags.contains(TaskFlags::FORCE_WRITE),
         );
-        let write = task.offer_write;
+        // An offer that is too small is of no use; where the requester can READ, it does.
+        let write = task.offer_write && task.offer_total >= data;
         let row = self.nexus(n);
         let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
         let max_sge = self.transport(transport).limits.max_sge;

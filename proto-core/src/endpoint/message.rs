@@ -67,6 +67,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn arrive(&mut self, n: u32, c: u32, slot: u32, request: &Request<'_>) {
         let t = slot;
         let head = &request.head;
+        let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
         row.reset();
@@ -96,7 +97,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.offer_count = head.in_sges;
             row.offer_total = request.in_total();
             row.offer_at = 96;
-            row.offer_write = head.in_op == Op::Write && request.in_sge(0).addr != 0;
+            let first = request.in_sge(0);
+            let reachable = first.addr != 0 && first.len != 0 && (stream || first.rkey != 0);
+            row.offer_write = head.in_op == Op::Write && reachable;
         }
         self.link_task(c, t);
         self.connection(c).unanswered += u32::from(request.kind == Kind::MsgReq);
@@ -232,7 +235,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.task(t);
         let room = row.into.total;
-        if head.op == Op::Write && (head.data_len > room || head.sges > row.into.count) {
+        let offered = row.into.count > 0 && row.into.inline[0].addr != 0;
+        let fits = offered && head.data_len <= room && head.sges <= row.into.count;
+        if head.op == Op::Write && !fits {
             // More than was offered: nobody knows what it overwrote.
             return self.break_session(c, What::AnswerTooLong, 92, head.data_len);
         }

@@ -8,7 +8,7 @@ use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
 use crate::state::connection::{Input as ConnectionInput, State};
-use crate::state::nexus::{Action, Input};
+use crate::state::nexus::{Action, Input, State as NexusState};
 use crate::storage::Storage;
 use crate::time::Instant;
 use crate::timer::Timer;
@@ -277,7 +277,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let own_rq = config.rq_depth;
         let own_sq = config.sge_max + 1;
         let reconnect = setup.flags & crate::wire::NEXUS_RECONNECT != 0;
-        if !self.nexus(n).server {
+        let state = self.nexus(n).state;
+        let awaited = matches!(state, NexusState::Accepting | NexusState::Awaiting);
+        if !self.nexus(n).server || !awaited {
             self.nexus_input(n, Input::SetupReq, unexpected(Kind::NexusSetupReq));
             return Ok(Keep::No);
         }
@@ -296,8 +298,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.sq_window = params.sq_depth.max(own_rq);
         row.cid = n + 1;
         if reconnect {
+            row.cid = setup.cid;
             // There is nothing to come back to: the answer that libxio gives for an unknown id.
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
+            row.cid = setup.cid;
         }
         let refused = row.refuse_status != 0;
         let input = if refused {
@@ -312,8 +316,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// NEXUS_SETUP_RSP at the client.
     fn on_nexus_answer(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
         let framing = self.nexus(n).framing;
+        let own_rq = self.g.config.rq_depth;
         let setup = NexusSetupResponse::parse(bytes, framing.dialect())?;
         let rdma = framing == Framing::Rdma;
+        if self.nexus(n).state != NexusState::Handshaking {
+            self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
+            return Ok(Keep::No);
+        }
         if setup.status != 0 {
             let reason = Reason::SetupRefused(setup.status);
             self.nexus_input(n, Input::SetupRefused, Some(reason));
@@ -332,7 +341,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
         row.cid = setup.cid;
         if rdma {
-            row.rq_depth = params.rq_depth;
+            row.rq_depth = params.rq_depth.min(own_rq);
             row.sq_window = params.sq_depth;
             self.add_credits(n, params.credits, 28)?;
         }

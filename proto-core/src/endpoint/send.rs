@@ -1,12 +1,13 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
 use super::Endpoint;
-use crate::entries::{SegmentList, SlotUse, Task, TaskFlags, Transfer};
+use super::plain::in_hands;
+use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
-use crate::state::task::{Action, Input, State};
+use crate::state::task::{Action, Input};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
@@ -60,6 +61,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Full` when only the protocol's own reserve is left; `connection` then gets a `Writable`.
+    #[inline]
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         let c = self.find_connection(connection)?;
         let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
@@ -82,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Closed` on a connection that is closing, `Full` (a `Writable` event follows), `TooLong`,
     /// `BadSlot`. Nothing changed; the slot is still the caller's.
+    #[inline]
     pub fn send(
         &mut self,
         connection: ConnectionId,
@@ -96,6 +99,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    #[inline]
     pub fn send_one_way(
         &mut self,
         connection: ConnectionId,
@@ -105,7 +109,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.submit(Kind::OneWayReq, connection, message, options)
     }
 
+    #[inline]
     fn submit(
+        &mut self,
+        kind: Kind,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Result<TaskId, CommandError> {
+        match self
+            .parts()
+            .plain_submit(kind, connection, message, options)
+        {
+            Some(id) => Ok(id),
+            None => self.submit_any(kind, connection, message, options),
+        }
+    }
+
+    #[inline(never)]
+    fn submit_any(
         &mut self,
         kind: Kind,
         connection: ConnectionId,
@@ -169,7 +191,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `WrongState` when it is answered already or no request, `Closed` when its connection can
     /// no longer carry the answer (release it then), `TooLong` when the requester offered no room
     /// and cannot READ, `Full`, `BadSlot`.
+    #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
+        if self.parts().plain_respond(request, message) {
+            return Ok(());
+        }
+        self.respond_any(request, message)
+    }
+
+    #[inline(never)]
+    fn respond_any(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
         let t = self.find_task(request)?;
         let row = self.task(t);
         if row.kind != Kind::MsgReq || !row.flags.contains(TaskFlags::INCOMING) {
@@ -201,11 +232,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
         row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
-        row.transfer = Transfer {
-            posted: 0,
-            done: 0,
-            total: 0,
-        };
+        row.transfer = Transfer::NONE;
         self.queue_response(c, t);
         Ok(())
     }
@@ -245,7 +272,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
+    #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
+        if self.parts().plain_release(task) {
+            self.offer_slots();
+            return Ok(());
+        }
+        self.release_any(task)
+    }
+
+    #[inline(never)]
+    fn release_any(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;
         let row = self.task(t);
         if !in_hands(row) {
@@ -343,7 +380,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 max,
             });
         }
-        Ok(data + u64::from(message.header_len))
+        let all = data + u64::from(message.header_len);
+        let row = self.connection(c);
+        let max = row.peer_depth_bytes;
+        if row.reported_up && all > max && self.g.config.flow_control {
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: all,
+                max,
+            });
+        }
+        Ok(all)
     }
 
     pub(crate) fn check_segments(
@@ -415,7 +462,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
         let max = if write { room } else { 0 };
-        if (stream || write) && data > max {
+        if stream && data > max {
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,
@@ -533,12 +580,4 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
         }
     }
-}
-
-/// Whether the user was told of a message and has not given it back.
-fn in_hands(task: &Task) -> bool {
-    task.flags.contains(TaskFlags::USER)
-        && !task.flags.contains(TaskFlags::HELD_BACK)
-        && !task.events.contains(crate::entries::TaskEvents::MAIN)
-        && matches!(task.state, State::Delivered | State::Ended)
 }

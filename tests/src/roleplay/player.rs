@@ -69,11 +69,30 @@ const LATE: u64 = 500_000;
 /// What made it impossible to go on: a frame of the recorded peer that was not taken, a frame of
 /// another kind than recorded, credits that do not add up, something left behind.
 pub fn play(transcript: &Transcript, side: Side, layouts: &Layouts) -> Result<Played, String> {
+    play_from(Player::new(transcript, side, layouts)?)
+}
+
+/// As [`play`], but what the recorded peer sends on a data socket arrives before the frame that it
+/// belongs to.
+///
+/// # Errors
+///
+/// As [`play`].
+pub fn play_data_first(
+    transcript: &Transcript,
+    side: Side,
+    layouts: &Layouts,
+) -> Result<Played, String> {
     let mut player = Player::new(transcript, side, layouts)?;
+    player.streams.data_first = true;
+    play_from(player)
+}
+
+fn play_from(mut player: Player<'_>) -> Result<Played, String> {
     let result = player.all();
     result.map_err(|(number, what)| {
-        let name = side_name(side);
-        format!("{} as {name}, record {number}: {what}", transcript.name)
+        let (name, side) = (&player.played.transcript, side_name(player.side));
+        format!("{name} as {side}, record {number}: {what}")
     })?;
     Ok(player.played)
 }
@@ -297,16 +316,7 @@ impl<'a> Player<'a> {
                     self.host.span(tail),
                     self.host.gather(&segments)?,
                 ];
-                let [main, second] = self.split(nexus, parts)?;
-                let frame = cut(self.format, self.side, &main, &second)?;
-                let stream = self.is_stream();
-                let link = self.of(nexus)?;
-                if !stream {
-                    link.ledger.sent(&frame)?;
-                }
-                if frame.kind != Kind::CreditNop {
-                    link.sent.push_back(Sent::Frame(frame));
-                }
+                self.send_frame(nexus, parts)?;
                 if signaled {
                     self.complete(wr, WorkStatus::Success, 0);
                 }
@@ -347,6 +357,21 @@ impl<'a> Player<'a> {
                     self.complete(wr, WorkStatus::Success, 0);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A frame goes out: it is looked for in the recording later.
+    fn send_frame(&mut self, nexus: NexusId, parts: [Vec<u8>; 3]) -> Result<(), String> {
+        let [main, second] = self.split(nexus, parts)?;
+        let frame = cut(self.format, self.side, &main, &second)?;
+        let stream = self.is_stream();
+        let link = self.of(nexus)?;
+        if !stream {
+            link.ledger.sent(&frame)?;
+        }
+        if frame.kind != Kind::CreditNop {
+            link.sent.push_back(Sent::Frame(frame));
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ mod mutants;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use xio_tests::golden::{Layouts, Side, Transcript, layouts, load_all};
-use xio_tests::roleplay::{Deviation, Played, load, play, table};
+use xio_tests::golden::{Layouts, Side, Stream, Transcript, layouts, load_all};
+use xio_tests::roleplay::{Deviation, Played, check, load, play, play_data_first, table};
 
 /// Short recordings that show much.
 const VARIED: [&str; 6] = [
@@ -18,9 +18,13 @@ const VARIED: [&str; 6] = [
     "tcp-redirect",
 ];
 
-fn played(transcript: &Transcript, side: Side) -> Result<Played, String> {
+fn shared_layouts() -> &'static Layouts {
     static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
-    play(transcript, side, LAYOUTS.get_or_init(|| layouts().unwrap()))
+    LAYOUTS.get_or_init(|| layouts().unwrap())
+}
+
+fn played(transcript: &Transcript, side: Side) -> Result<Played, String> {
+    play(transcript, side, shared_layouts())
 }
 
 /// The differences that a side of a recording has.
@@ -57,16 +61,22 @@ fn both_sides_of_every_recording() {
         .flat_map(|one| one.differences.iter().cloned())
         .collect();
     let listed: BTreeSet<Deviation> = load().unwrap().into_iter().map(|(one, _)| one).collect();
-    let lines = |set: Vec<&Deviation>| -> String {
-        set.into_iter()
-            .map(|one| format!("{}\n", one.line()))
-            .collect()
-    };
-    let unlisted = lines(seen.difference(&listed).collect());
-    let gone = lines(listed.difference(&seen).collect());
+    let verdict = check(&seen, &listed);
     assert!(
-        failed.is_empty() && unlisted.is_empty() && gone.is_empty(),
-        "not played:\n{}\nnot listed:\n{unlisted}\nlisted, but does not occur:\n{gone}",
-        failed.join("\n")
+        failed.is_empty() && verdict.is_ok(),
+        "not played:\n{}\n{}",
+        failed.join("\n"),
+        verdict.err().unwrap_or_default()
     );
+}
+
+#[test]
+fn data_may_come_before_its_frame() {
+    let transcripts = load_all().unwrap();
+    for transcript in transcripts.iter().filter(|t| t.stream == Stream::Dual) {
+        for side in [Side::Client, Side::Server] {
+            let played = play_data_first(transcript, side, shared_layouts()).unwrap();
+            assert_eq!(played.differences, baseline(&transcript.name, side));
+        }
+    }
 }
