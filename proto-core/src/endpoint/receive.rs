@@ -74,6 +74,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
             status => {
                 self.g.counters.flushed += 1;
+                // The device took the receive away before the nexus hears that it is lost.
+                let row = self.nexus(n);
+                row.granted = row.granted.min(row.posted);
                 self.free_slot(slot);
                 if status != WorkStatus::Flushed {
                     self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
@@ -94,15 +97,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let status = completion.status;
         // A queue completes in order: what was posted before and not signalled is done too.
-        let mut p = self.quick();
-        while status == WorkStatus::Success {
-            let head = p.nexus(n).sq_head;
-            if !p.plain_done(n, head) {
-                break;
-            }
-            if head == w {
-                p.look_again(n);
-                return self.check_drained(n);
+        if status == WorkStatus::Success {
+            let mut p = self.quick();
+            loop {
+                let head = p.nexus(n).sq_head;
+                if !p.plain_done(n, head) {
+                    break;
+                }
+                if head == w {
+                    p.look_again(n);
+                    return self.check_drained(n);
+                }
             }
         }
         self.send_any(n, w, status);
