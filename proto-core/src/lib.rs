@@ -117,6 +117,7 @@ mod event;
 mod ids;
 mod input;
 mod memory;
+mod mutant;
 mod output;
 mod state;
 pub mod storage;
@@ -137,6 +138,8 @@ pub use ids::{
 };
 pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use output::{Access, ConnectParams, Control, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;

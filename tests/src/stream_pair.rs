@@ -100,6 +100,9 @@ pub struct StreamPair {
     pub closed: Vec<Reason>,
     /// Accepted sockets that were refused.
     pub refused: Vec<Reason>,
+    /// Invariants are checked every so many rounds.
+    pub check_every: u64,
+    rounds: u64,
     sockets: [Vec<Socket>; 2],
     dirty: VecDeque<(usize, usize)>,
     next_port: u16,
@@ -119,6 +122,8 @@ impl StreamPair {
             longest: 0,
             closed: Vec::new(),
             refused: Vec::new(),
+            check_every: 1,
+            rounds: 0,
             sockets: [Vec::new(), Vec::new()],
             dirty: VecDeque::new(),
             next_port: 40_000,
@@ -183,6 +188,12 @@ impl StreamPair {
                 }
             }
             busy |= self.read_some();
+            self.rounds += 1;
+            if self.rounds.is_multiple_of(self.check_every) {
+                for side in &self.sides {
+                    side.endpoint.check_invariants();
+                }
+            }
             if !busy {
                 return;
             }

@@ -512,11 +512,7 @@ impl Talk {
         let side = &mut world.sides()[i];
         let slot = side.endpoint.reserve_slot(connection).expect("a slot");
         let at = side.endpoint.config().headroom();
-        let (copied, gathered) = if reply <= 4000 {
-            (reply, 0)
-        } else {
-            (0, reply)
-        };
+        let (copied, gathered) = if reply <= 100 { (reply, 0) } else { (0, reply) };
         let data = (0..copied).map(|k| byte(user + 1000, k));
         let bytes: Vec<u8> = b"answer".iter().copied().chain(data).collect();
         side.slots.slot_mut(slot)[at..at + bytes.len()].copy_from_slice(&bytes);

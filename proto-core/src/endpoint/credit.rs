@@ -11,6 +11,7 @@ use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
 use crate::memory::SlotId;
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::nexus::{Input, State};
 use crate::storage::Storage;
@@ -240,10 +241,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.nexus(n);
         let paid = credits.min(row.acks_unpaid);
+        let twice = if mutated!(self.g, CreditsTwice) {
+            credits
+        } else {
+            0
+        };
+        let row = self.nexus(n);
         row.acks_unpaid -= paid;
         let sum = row
             .tx_credits
-            .checked_add(credits - paid)
+            .checked_add(credits - paid + twice)
             .filter(|sum| *sum <= CREDITS_MAX);
         let Some(sum) = sum else {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));

@@ -6,6 +6,7 @@ use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEve
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
 use crate::memory::{ListKind, SegmentSpan, Span};
+use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::storage::Storage;
@@ -272,6 +273,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The user knows of a received message now: a receipt that it wants is due.
     #[inline]
     fn main_event_taken(&mut self, c: u32, t: u32) {
+        if mutated!(self.g, ReceiptForgotten) {
+            return;
+        }
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
         let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;

@@ -43,6 +43,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 );
             }
         }
+        self.check_sockets(&view);
         self.check_completions(&view);
         self.check_timers(&view);
     }
@@ -140,7 +141,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
-fn chain(first: u32, next: impl Fn(u32) -> u32, limit: usize) -> impl Iterator<Item = u32> {
+pub(crate) fn chain(
+    first: u32,
+    next: impl Fn(u32) -> u32,
+    limit: usize,
+) -> impl Iterator<Item = u32> {
     let mut at = first;
     let mut left = limit + 1;
     core::iter::from_fn(move || {
@@ -247,6 +252,7 @@ fn check_connection(view: &View<'_>, c: u32) {
             .iter()
             .filter(|work| work.live && work.task == t)
             .count();
+        let out = out + view.sockets.iter().filter(|s| s.writes_into(t)).count();
         assert_eq!(out, usize::from(task.work), "work requests of task {t}");
     }
     assert_eq!(

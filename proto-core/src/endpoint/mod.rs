@@ -14,7 +14,7 @@ mod event;
 mod frame;
 mod info;
 #[cfg(feature = "check")]
-mod invariants;
+pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;

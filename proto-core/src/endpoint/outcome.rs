@@ -5,6 +5,7 @@ use super::Endpoint;
 use crate::entries::{Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, WorkStatus};
 use crate::ids::NONE;
+use crate::mutant::mutated;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_pop;
@@ -231,6 +232,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message's deadline passed.
     pub(crate) fn task_deadline(&mut self, t: u32) {
+        if mutated!(self.g, DeadlineIgnored) {
+            return;
+        }
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);

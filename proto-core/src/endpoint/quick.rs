@@ -10,6 +10,7 @@ use crate::entries::{
     WorkKind,
 };
 use crate::ids::{NONE, WrId, WrKind};
+use crate::mutant::mutated;
 use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
@@ -155,6 +156,8 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// Gives a message its one outcome.
     #[inline(always)]
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
+        let by_device = mutated!(self.0.g, ReturnedByDevice);
+        let lost = mutated!(self.0.g, OutcomeLost) && matches!(ending, Ending::Failed(_));
         let row = self.task(t);
         debug_assert!(
             row.ending == Ending::Open,
@@ -162,10 +165,13 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             row.ending
         );
         row.ending = ending;
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
         let (c, timed) = (row.connection, row.timer != NONE);
         let flags = row.flags;
         let bytes = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
-        if row.work > 0 || flags.contains(TaskFlags::PEER_HOLDS) {
+        let work = row.work > 0 && !by_device;
+        if work || flags.contains(TaskFlags::PEER_HOLDS) {
             row.flags.insert(TaskFlags::LINGERS);
             let memory = row.out.count > 0 || row.into.count > 0;
             row.flags.set(TaskFlags::OWES_RETURN, memory);
@@ -181,7 +187,7 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
                 self.task(t).flags.remove(TaskFlags::USER);
             }
         }
-        if flags.contains(TaskFlags::SILENT) {
+        if flags.contains(TaskFlags::SILENT) || lost {
             self.0.try_free(t);
         } else {
             self.task_event(t, TaskEvents::MAIN);

@@ -7,6 +7,7 @@ use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
 use crate::memory::Slots;
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{Input, State};
@@ -508,7 +509,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         row.sq_unsignaled += 1;
         let due = row.sq_unsignaled >= every;
-        if due || !self.more_to_send(n) {
+        if due || !(self.more_to_send(n) || mutated!(self.g, LastUnsignaled)) {
             self.nexus(n).sq_unsignaled = 0;
             return true;
         }

@@ -9,6 +9,8 @@
 //! each with its data: one that waits for data holds back those behind it.
 
 mod assembly;
+#[cfg(feature = "check")]
+mod invariants;
 mod list;
 mod pairing;
 mod payload;

@@ -17,7 +17,7 @@ use crate::trace::Trace;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Receive slots that only transport connections without one may take.
-    const fn kept_slots(&self) -> u32 {
+    pub(super) const fn kept_slots(&self) -> u32 {
         let kept = self.g.config.rx_slots / 8;
         if kept < 2 { 2 } else { kept }
     }

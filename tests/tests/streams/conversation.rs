@@ -7,8 +7,18 @@ use xio_tests::talk::{Payload, Say, Talk, World, free_rows};
 
 use super::{config, tcp, tcp_with};
 
+/// How much is said.
+#[derive(Clone, Copy)]
+struct Talkative {
+    large: usize,
+    inline: usize,
+    /// One message of each kind only.
+    few: bool,
+}
+
 /// Messages of every kind that all wires can carry, with their payload in every way.
-fn messages(side: u64, large: usize, inline: usize) -> Vec<Say> {
+fn messages(side: u64, much: Talkative) -> Vec<Say> {
+    let Talkative { large, inline, few } = much;
     let gathered = |user, gathered| Say {
         inline: 0,
         gathered,
@@ -79,11 +89,14 @@ fn messages(side: u64, large: usize, inline: usize) -> Vec<Say> {
         },
         Say::request(16),
     ];
-    says.map(|say| Say {
-        user: say.user + side * 100,
-        ..say
-    })
-    .to_vec()
+    const FEW: [u64; 8] = [1, 4, 6, 7, 9, 11, 12, 15];
+    says.into_iter()
+        .filter(|say| !few || FEW.contains(&say.user))
+        .map(|say| Say {
+            user: say.user + side * 100,
+            ..say
+        })
+        .collect()
 }
 
 /// The outcomes of a message in what its sender heard.
@@ -108,11 +121,11 @@ fn converse(
     world: &mut impl World,
     dual: bool,
     closer: usize,
-    (large, inline): (usize, usize),
+    much: Talkative,
 ) -> [Vec<String>; 2] {
     let free = free_rows(world);
     let mut talk = Talk::open(world, dual);
-    let said = [0, 1].map(|i| messages(i, large, inline));
+    let said = [0, 1].map(|i| messages(i, much));
     for (i, says) in said.iter().enumerate() {
         for say in says {
             talk.say(world, i, say);
@@ -141,8 +154,16 @@ fn converse(
     talk.heard
 }
 
-const SIZES: (usize, usize) = (100_000, 8000);
-const SMALL: (usize, usize) = (200, 60);
+const MUCH: Talkative = Talkative {
+    large: 100_000,
+    inline: 8000,
+    few: false,
+};
+const LITTLE: Talkative = Talkative {
+    large: 700,
+    inline: 60,
+    few: true,
+};
 
 fn sorted(mut heard: [Vec<String>; 2]) -> [Vec<String>; 2] {
     for list in &mut heard {
@@ -156,9 +177,9 @@ fn the_same_is_heard_on_every_wire() {
     for closer in 0..2 {
         let mut rdma = Pair::rdma(config, &Pair::counts(&config(0)));
         rdma.listen(50);
-        let expected = sorted(converse(&mut rdma, true, closer, SIZES));
+        let expected = sorted(converse(&mut rdma, true, closer, MUCH));
         for dual in [false, true] {
-            let heard = converse(&mut tcp(Cut::Whole), dual, closer, SIZES);
+            let heard = converse(&mut tcp(Cut::Whole), dual, closer, MUCH);
             assert_eq!(sorted(heard), expected, "two streams: {dual}");
         }
     }
@@ -169,31 +190,40 @@ fn byte_by_byte_the_same_is_heard() {
     for dual in [false, true] {
         for data_first in [false, true] {
             let mut whole = tcp(Cut::Whole);
-            let expected = sorted(converse(&mut whole, dual, 0, SIZES));
+            let expected = sorted(converse(&mut whole, dual, 0, MUCH));
             for bytes in [1, 7, 1000] {
                 let mut world = tcp(Cut::Every(bytes));
+                world.check_every = 1 + 5000 / bytes as u64;
                 world.data_first = data_first;
-                assert_eq!(sorted(converse(&mut world, dual, 0, SIZES)), expected);
+                assert_eq!(sorted(converse(&mut world, dual, 0, MUCH)), expected);
             }
         }
     }
 }
 
 fn small_config(i: u8) -> Config {
-    Config::new(i, 64, 64)
+    // Frames of 640 bytes: what is larger is written into memory.
+    Config {
+        buffer_size: 640,
+        inline_data_max: 500,
+        ..Config::new(i, 64, 64)
+    }
 }
 
 #[test]
 fn every_cut_position_gives_the_same() {
     for dual in [false, true] {
         let mut world = tcp_with(small_config, Cut::Whole);
-        let expected = sorted(converse(&mut world, dual, 0, SMALL));
+        world.check_every = 61;
+        let expected = sorted(converse(&mut world, dual, 0, LITTLE));
+        let written = "response 4: 693 bytes in memory";
+        assert!(expected[0].iter().any(|text| text == written));
         let longest = world.longest;
         assert!((1000..9000).contains(&longest), "{longest}");
         for at in 1..longest {
             world.cut = Cut::At(at);
             world.data_first = at % 2 == 0;
-            let heard = sorted(converse(&mut world, dual, (at % 3 == 0).into(), SMALL));
+            let heard = sorted(converse(&mut world, dual, (at % 3 == 0).into(), LITTLE));
             if at % 3 != 0 {
                 assert_eq!(heard, expected, "cut at {at}, two streams: {dual}");
             }
@@ -205,17 +235,19 @@ fn every_cut_position_gives_the_same() {
 fn random_cuts_and_orders_give_the_same() {
     for dual in [false, true] {
         let mut world = tcp(Cut::Whole);
-        let expected = sorted(converse(&mut world, dual, 0, SIZES));
-        for seed in 0..60 {
+        world.check_every = 17;
+        let expected = sorted(converse(&mut world, dual, 0, MUCH));
+        for seed in 0..20 {
             world.cut = Cut::random(seed, [300, 20_000][seed as usize % 2]);
-            let heard = converse(&mut world, dual, 0, SIZES);
+            let heard = converse(&mut world, dual, 0, MUCH);
             assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
         }
-        world.cut = Cut::Whole;
-        let expected = sorted(converse(&mut world, dual, 0, SMALL));
-        for seed in 0..200 {
-            world.cut = Cut::random(seed, [3, 60][seed as usize % 2]);
-            let heard = converse(&mut world, dual, 0, SMALL);
+        let mut world = tcp_with(small_config, Cut::Whole);
+        world.check_every = 17;
+        let expected = sorted(converse(&mut world, dual, 0, LITTLE));
+        for seed in 0..300 {
+            world.cut = Cut::random(seed, [3, 60, 300][seed as usize % 3]);
+            let heard = converse(&mut world, dual, 0, LITTLE);
             assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
         }
     }
@@ -231,7 +263,8 @@ fn requests_arrive_in_the_order_of_the_control_stream() {
         (true, Cut::random(3, 50)),
     ] {
         let mut world: StreamPair = tcp(cut);
-        let heard = converse(&mut world, dual, 0, SIZES);
+        world.check_every = 499;
+        let heard = converse(&mut world, dual, 0, MUCH);
         let arrived = |text: &String| text.starts_with("request") || text.starts_with("one-way");
         orders.push(heard.map(|list| list.into_iter().filter(arrived).collect::<Vec<_>>()));
     }

@@ -163,6 +163,7 @@ fn refused_payload_is_dropped_byte_by_byte_exactly() {
     for dual in [false, true] {
         for cut in [Cut::Whole, Cut::Every(1), Cut::random(9, 5000)] {
             let mut world = tcp(cut);
+            world.check_every = 199;
             let free = free_rows(&mut world);
             let mut talk = Talk::open(&mut world, dual);
             for (user, payload) in [Payload::Refuse, Payload::Ignore].into_iter().enumerate() {

@@ -48,8 +48,10 @@ fn config_for(transcript: &Transcript) -> Config {
 
 impl Server {
     fn new(transcript: &Transcript, cut: Cut) -> Self {
+        let mut world = tcp_with(|_| config_for(transcript), cut);
+        world.check_every = 29;
         Self {
-            world: tcp_with(|_| config_for(transcript), cut),
+            world,
             sockets: BTreeMap::new(),
             received: Vec::new(),
             closed: Vec::new(),

@@ -4,6 +4,7 @@ use crate::endpoint::credit::CREDITS_MAX;
 use crate::endpoint::{Globals, Quick};
 use crate::entries::{Direct, Ending, Nexus, TaskEvents, TaskFlags, WorkKind};
 use crate::ids::NONE;
+use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
 use crate::state::task::{Action, Input, State};
@@ -52,6 +53,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// A frame that came, if it is a plain message. False: it is not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_frame(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let nexus = self.nexus(n);
         let usual = nexus.state == NexusState::Online && nexus.framing == Framing::Rdma;
         if !usual || self.0.g.config.flow_control {
@@ -180,6 +184,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// was not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_done(&mut self, n: u32, w: u32) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let tables = self.0.s.tables();
         let entry = &tables.work[w as usize];
         let t = entry.task;

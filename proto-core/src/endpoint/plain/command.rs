@@ -4,6 +4,7 @@ use super::RESPONSE_HEAD;
 use crate::endpoint::{Message, Quick, RequestOptions};
 use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
+use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
@@ -54,6 +55,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Option<TaskId> {
+        if any_mutant!(self.0.g) {
+            return None;
+        }
         let c = connection.at();
         let row = self.0.s.tables().connections.get(c as usize)?;
         let bytes = u64::from(message.slot_data) + u64::from(message.header_len);
@@ -92,6 +96,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// `respond`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_respond(&mut self, request: TaskId, message: &Message<'_>) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let t = request.at();
         let Some(row) = self.0.s.tables().tasks.get(t as usize) else {
             return false;
@@ -135,6 +142,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// `release`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_release(&mut self, task: TaskId) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let t = task.at();
         let Some(row) = self.0.s.tables().tasks.get_mut(t as usize) else {
             return false;

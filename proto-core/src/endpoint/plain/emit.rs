@@ -6,6 +6,7 @@ use crate::endpoint::{Endpoint, Quick, frame};
 use crate::entries::{TaskFlags, WorkEntry, WorkKind};
 use crate::ids::{NONE, NexusId};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
+use crate::mutant::any_mutant;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
@@ -83,6 +84,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// The next work of a nexus, if it is a plain message.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.0.g) {
+            return None;
+        }
         let Next { c, t, response } = self.next_plain(n)?;
         let written = if response {
             self.write_response(n, c, t, slots)
