@@ -407,7 +407,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[cold]
     #[inline(never)]
     fn wake_first_blocked(&mut self) {
-        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
+        let kept = self.g.tx_reserve + self.g.tx_answers;
+        if self.g.tx_slots.free() <= kept || self.g.tasks.free() == 0 {
             return;
         }
         let tables = self.s.tables();
