@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use crate::wire::Dialect;
 
-/// Settings of an endpoint. The defaults are libxio's where it has the setting.
+/// Settings of an endpoint. The defaults are libxio's where it has the setting. What each time
+/// runs for is in PROTOCOL.md 12, what each limit is for in 14.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This endpoint's number, unique in the process (0 to 63); part of every session id.
@@ -13,16 +14,16 @@ pub struct Config {
     pub incarnation: u64,
     /// Seed for everything that must differ between runs (nothing yet). For extensions.
     pub seed: u64,
-    /// Bytes of every slot; at least `headroom + buffer_size`.
+    /// Bytes of every slot; at least `headroom + buffer_size`, and 4096.
     pub slot_size: u32,
     /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
     /// transport connections that hold none, so that no user's hoard stops the others.
     pub rx_slots: u32,
     /// Slots `rx_slots..rx_slots + tx_slots` send.
     pub tx_slots: u32,
-    /// Largest frame in bytes (libxio's buffer size); negotiated down to the peer's.
+    /// Largest frame in bytes (libxio's buffer size), 512 to 65535; negotiated down to the peer's.
     pub buffer_size: u32,
-    /// Data above this many bytes of a request or one-way goes by READ.
+    /// Data above this many bytes of a request or one-way goes by READ (PROTOCOL.md 10.1).
     pub inline_data_max: u32,
     /// Largest application header in bytes.
     pub header_max: u16,
@@ -44,7 +45,7 @@ pub struct Config {
     pub queue_messages: u32,
     /// Outgoing bytes that one connection may have unfinished; announced likewise.
     pub queue_bytes: u64,
-    /// Application credits on or off: both peers must agree out of band.
+    /// Application credits on or off (PROTOCOL.md 9.6): both peers must agree out of band.
     pub flow_control: bool,
     /// Largest payload in bytes that a message may move by READ or WRITE.
     pub payload_max: u64,
@@ -69,7 +70,7 @@ pub struct Config {
     pub keepalive: Option<Keepalive>,
 }
 
-/// Times of keepalive.
+/// Times of keepalive (PROTOCOL.md 8.4).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// From going online, and from each answer, to the probe.
@@ -141,15 +142,15 @@ impl Config {
 pub struct TransportLimits {
     /// The dialect spoken.
     pub dialect: Dialect,
-    /// Work requests on one send queue (sockets: frames being written).
+    /// Work requests on one send queue (sockets: frames being written), at least 4.
     pub sq_depth: u16,
     /// Bytes that may be unfinished on one send queue.
     pub sq_bytes: u64,
-    /// Work requests on one receive queue.
+    /// Work requests on one receive queue, at least `min_grant + 2` unless it is shared.
     pub rq_depth: u16,
-    /// Entries of the completion queue that all queue pairs share.
+    /// Entries of the completion queue that all queue pairs share, at least 8.
     pub cq_depth: u32,
-    /// Scatter/gather entries of one work request.
+    /// Scatter/gather entries of one work request, at least 1.
     pub max_sge: u16,
     /// Bytes that a send may carry inside the work request.
     pub max_inline: u16,
@@ -157,7 +158,7 @@ pub struct TransportLimits {
     pub max_reads: u8,
     /// Largest message of the device in bytes.
     pub max_message: u32,
-    /// One receive queue for all queue pairs.
+    /// One receive queue for all queue pairs (PROTOCOL.md 16: not accounted for yet).
     pub shared_receive_queue: bool,
     /// A send is signalled at least every so many (1 signals each).
     pub signal_every: u16,
@@ -204,9 +205,9 @@ impl TransportLimits {
 pub struct ConnectOptions {
     /// Local address to connect from; the port is free.
     pub local: Option<core::net::SocketAddr>,
-    /// Sockets: two streams (libxio's default) or one.
+    /// Sockets: two streams (libxio's default) or one (PROTOCOL.md 3).
     pub dual_stream: bool,
-    /// Do not share a transport connection with other sessions.
+    /// Do not share a transport connection with other sessions (PROTOCOL.md 2.3).
     pub own_nexus: bool,
     /// What comes back in each event of the connection.
     pub user: u64,

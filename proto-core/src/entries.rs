@@ -99,8 +99,15 @@ pub struct Nexus {
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
     pub(crate) recv_target: u16,
+    /// With more receives posted than this none is due.
+    pub(crate) recv_quiet: u16,
+    /// With more receives granted than this no credit frame is due.
+    pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
     pub(crate) read_acks_expected: u16,
+    /// READ_ACKs sent, and received, for which there was no credit: the next credits pay.
+    pub(crate) acks_unpaid: u16,
+    pub(crate) acks_owed: u16,
     /// Posted receive slots, oldest first (private queues).
     pub(crate) rq_head: u32,
     pub(crate) rq_tail: u32,
@@ -122,7 +129,6 @@ pub struct Nexus {
     pub(crate) peer_granted: bool,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
-    pub(crate) first_frame_sent: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -186,7 +192,11 @@ impl Nexus {
         used_since_grant: 0,
         held: 0,
         recv_target: 0,
+        recv_quiet: u16::MAX,
+        grant_quiet: u16::MAX,
         read_acks_expected: 0,
+        acks_unpaid: 0,
+        acks_owed: 0,
         rq_head: NONE,
         rq_tail: NONE,
         sq_head: NONE,
@@ -200,7 +210,6 @@ impl Nexus {
         peer_grant_small: false,
         peer_granted: false,
         refilling: false,
-        first_frame_sent: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
@@ -358,6 +367,8 @@ pub struct Connection {
     // Application credits.
     pub(crate) peer_messages: u32,
     pub(crate) peer_bytes: u64,
+    /// The most bytes that the peer ever takes; a longer message would wait forever.
+    pub(crate) peer_depth_bytes: u64,
     pub(crate) owed_messages: u16,
     pub(crate) owed_bytes: u64,
 
@@ -447,6 +458,7 @@ impl Connection {
         rsp_expected: 0,
         peer_messages: 0,
         peer_bytes: 0,
+        peer_depth_bytes: 0,
         owed_messages: 0,
         owed_bytes: 0,
         queued_messages: 0,
@@ -542,6 +554,8 @@ bitflags::bitflags! {
         const ORPHAN_LATER = 32768;
         /// Its outcome is nobody's event.
         const SILENT = 1 << 16;
+        /// In a slot as a whole, and by itself nothing that the short way cannot send.
+        const PLAIN = 1 << 31;
         /// Its READ_ACK follows when it leaves the list of transfers.
         const ACK_LATER = 1 << 17;
         /// A completion is wanted at once.
@@ -594,6 +608,14 @@ pub(crate) struct Transfer {
     pub(crate) done: u64,
     /// Bytes in all.
     pub(crate) total: u64,
+}
+
+impl Transfer {
+    pub(crate) const NONE: Self = Self {
+        posted: 0,
+        done: 0,
+        total: 0,
+    };
 }
 
 /// Registered user memory.
@@ -711,6 +733,25 @@ pub struct Task {
 }
 
 impl Task {
+    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
+    /// yet, and the segments beyond the lists' counts.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        let (out, into) = (self.out.inline, self.into.inline);
+        *self = Self {
+            generation: self.generation,
+            out: SegmentList {
+                inline: out,
+                ..SegmentList::EMPTY
+            },
+            into: SegmentList {
+                inline: into,
+                ..SegmentList::EMPTY
+            },
+            ..Self::VACANT
+        };
+    }
+
     /// A free row.
     pub const VACANT: Self = Self {
         generation: 0,
@@ -751,11 +792,7 @@ impl Task {
         remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,
-        transfer: Transfer {
-            posted: 0,
-            done: 0,
-            total: 0,
-        },
+        transfer: Transfer::NONE,
         prev: NONE,
         next: NONE,
         queue_next: NONE,

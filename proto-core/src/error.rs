@@ -87,7 +87,8 @@ pub enum Length {
     Local,
 }
 
-/// Why a connection, session or transport connection ended, or was never made.
+/// Why a connection, session or transport connection ended, or was never made. The first reason
+/// stands: a loss after this side's close is still this side's close.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -117,11 +118,11 @@ pub enum Reason {
     RouteError(i32),
     /// Connecting failed otherwise; status of the communication manager.
     ConnectError(i32),
-    /// The peer answered the transport setup with this status.
+    /// The peer answered the transport setup with this status (PROTOCOL.md 2.1, 17).
     SetupRefused(u32),
     /// A step took longer than its deadline.
     TimedOut(Step),
-    /// The peer broke the protocol.
+    /// The peer broke the protocol (PROTOCOL.md 13).
     Violation(Violation),
     /// A work request ended with this completion status.
     WorkFailed(WorkStatus),
@@ -144,7 +145,7 @@ pub enum Reason {
     Shutdown,
 }
 
-/// Steps with deadlines.
+/// Steps with deadlines (PROTOCOL.md 12).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {

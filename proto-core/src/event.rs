@@ -29,7 +29,7 @@ impl Data {
     }
 }
 
-/// What the peer or this side said with a read receipt.
+/// What the peer or this side said with a read receipt (PROTOCOL.md 9.4).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Receipt {
     /// Taken (0 on the wire; libxio always says this).
@@ -117,7 +117,8 @@ pub enum Event {
         /// The sender's mark that no more of its batch follows.
         last_in_batch: bool,
     },
-    /// A message whose payload is still at the peer: answer with `provide` or `refuse`.
+    /// A message whose payload is still at the peer: answer with `provide` or `refuse`, within
+    /// `provide_timeout` (PROTOCOL.md 10.3).
     PayloadWaiting {
         /// The connection.
         connection: ConnectionId,

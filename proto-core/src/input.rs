@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 use crate::error::WorkStatus;
 use crate::ids::WrId;
 
-/// Kinds of communication-manager events, numbered as in `rdma_cma.h`.
+/// Kinds of communication-manager events, numbered as in `rdma_cma.h`. What each does is in
+/// PROTOCOL.md 2.5.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CmKind {

@@ -99,7 +99,7 @@ bitflags::bitflags! {
     }
 }
 
-/// An action of the communication manager or of the driver.
+/// An action of the communication manager or of the driver (PROTOCOL.md 2).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Control {

@@ -3,8 +3,10 @@
 
 use std::time::Instant;
 
-use xio_sim::FaultLevel;
+use xio_proto::MARKS;
+use xio_sim::check::Outcome;
 use xio_sim::scenario::{Options, run};
+use xio_sim::{FaultLevel, MarkTrace, Site};
 
 #[allow(clippy::disallowed_methods, reason = "says how fast it was")]
 fn main() {
@@ -26,10 +28,18 @@ fn main() {
         .unwrap_or(0);
     let start = Instant::now();
     let (mut events, mut messages, mut bad) = (0, 0, 0_u64);
+    let mut marks = MarkTrace::new();
+    let mut fired = vec![0; Site::ALL.len()];
+    let mut outcomes = [0; Outcome::ALL.len()];
     for seed in first..first + count {
         let options = Options {
             faults,
             keep,
+            print: std::env::args().nth(6).is_some(),
+            check_every: std::env::args()
+                .nth(5)
+                .and_then(|arg| arg.parse().ok())
+                .unwrap_or(64),
             ..Options::new(seed)
         };
         let Ok(report) = std::panic::catch_unwind(|| run(&options)) else {
@@ -38,6 +48,15 @@ fn main() {
             continue;
         };
         events += report.events;
+        marks.merge(&report.marks);
+        fired
+            .iter_mut()
+            .zip(&report.faults)
+            .for_each(|(sum, more)| *sum += more);
+        outcomes
+            .iter_mut()
+            .zip(report.outcomes)
+            .for_each(|(sum, more)| *sum += more);
         messages += report.messages;
         if report.breaches.is_empty() {
             continue;
@@ -57,6 +76,20 @@ fn main() {
             println!("  {breach}");
         }
     }
+    let hit = |mark: &&&str| !marks.marks().iter().any(|(name, _)| name == *mark);
+    let missed: Vec<_> = MARKS.iter().filter(hit).collect();
+    println!("marks missed: {missed:?}");
+    println!("rows missed: {}", marks.rows_missed().join(", "));
+    let counts = Site::ALL
+        .iter()
+        .zip(&fired)
+        .map(|(site, count)| format!("{} {count}", site.name()));
+    println!("faults: {}", counts.collect::<Vec<_>>().join(", "));
+    let seen = Outcome::ALL
+        .iter()
+        .zip(outcomes)
+        .map(|(o, count)| format!("{} {count}", o.name()));
+    println!("outcomes: {}", seen.collect::<Vec<_>>().join(", "));
     let seconds = start.elapsed().as_secs_f64();
     println!(
         "{count} seeds, {bad} bad, {events} events, {messages} messages, {:.0} events/s",

@@ -12,7 +12,7 @@ use crate::fabric::{FabricConfig, NicLimits};
 use crate::link::LinkConfig;
 use crate::rng::Rng;
 use crate::swarm::{FaultLevel, Site, Swarm};
-use crate::trace::MarkTrace;
+use crate::trace::{MarkTrace, Tracer};
 use crate::world::{NodeConfig, World};
 
 /// What a run is asked for.
@@ -28,6 +28,10 @@ pub struct Options {
     pub messages: u32,
     /// Lines of trace to keep.
     pub keep: usize,
+    /// Print every line as it happens.
+    pub print: bool,
+    /// Steps between checks of the cores' own invariants; 0 is never.
+    pub check_every: u32,
 }
 
 impl Options {
@@ -39,6 +43,8 @@ impl Options {
             endpoints: 0,
             messages: 300,
             keep: 0,
+            print: false,
+            check_every: 64,
         }
     }
 }
@@ -175,6 +181,11 @@ fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: boo
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
+    run_with(options, |_| {})
+}
+
+/// Runs a seed whose tracer is made ready by `prepare`: to give its lines away, say.
+pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report {
     let mut rng = Rng::new(options.seed);
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
@@ -188,6 +199,10 @@ pub fn run(options: &Options) -> Report {
     let fabric = FabricConfig::draw(&mut rng);
     let mut world = World::new(rng.next(), fabric, LinkConfig::draw(&mut rng));
     world.env.trace.keep(options.keep);
+    if options.print {
+        world.env.trace.print_to(|record| println!("{record}"));
+    }
+    prepare(&mut world.env.trace);
     world.env.swarm = swarm;
     let early = rng.chance(300_000);
     let share = options.messages.div_ceil(endpoints as u32);
@@ -210,6 +225,7 @@ pub fn run(options: &Options) -> Report {
             });
         }
     }
+    world.check_every(options.check_every);
     if !tiny && !early && !harsh {
         world.ledger.expect_no_loss();
     }

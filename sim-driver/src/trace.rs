@@ -337,7 +337,8 @@ impl TransitionStep {
     pub const fn pack(self) -> u64 {
         u32::from_le_bytes([self.machine, self.state, self.input, self.next]) as u64
     }
-    const fn unpack(value: u64) -> Self {
+    /// Out of one number.
+    pub const fn unpack(value: u64) -> Self {
         let [machine, state, input, next] = (value as u32).to_le_bytes();
         Self {
             machine,

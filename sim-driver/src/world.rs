@@ -133,6 +133,13 @@ impl<U: User> World<U> {
         Ok(self.nodes.len() - 1)
     }
 
+    /// Has every core's own invariants checked at every so manieth step (0 is never).
+    pub fn check_every(&mut self, steps: u32) {
+        for node in &mut self.nodes {
+            node.driver.check_every(steps);
+        }
+    }
+
     /// Events so far.
     pub fn events(&self) -> u64 {
         self.events

@@ -1,8 +1,14 @@
 //! Shared model, golden vectors, role play and suites of xio.
 
 pub mod golden;
+pub mod hostile;
 pub mod pair;
 pub mod roleplay;
 pub mod stream_pair;
 pub mod tables;
 pub mod talk;
+
+/// The example in the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

@@ -14,11 +14,12 @@ mod ledger;
 mod link;
 mod manager;
 mod player;
+mod streams;
 mod table;
 mod user;
 
 pub use args::{Ask, Mode, Program, Settings, Step, Wish, remote_memory};
 pub use compare::{Difference, Rule, compare, rule};
-pub use deviations::{Deviation, load, parse};
-pub use player::{Played, play, side_name};
+pub use deviations::{Deviation, check, load, parse};
+pub use player::{Played, play, play_data_first, side_name};
 pub use table::table;

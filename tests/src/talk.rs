@@ -272,12 +272,12 @@ impl Talk {
             len => self.segments(side, i, len),
         };
         let message = Message {
+            prompt: false,
             slot: Some(slot),
             header_len: HEADER as u16,
             slot_data: say.inline as u32,
             data: &data,
             user: say.user,
-            ..Message::default()
         };
         let options = RequestOptions {
             into: &into,
@@ -326,6 +326,9 @@ impl Talk {
     }
 
     fn on_event(&mut self, world: &mut impl World, i: usize, event: Event) {
+        if let Some(text) = outcome(&event) {
+            self.note(i, text);
+        }
         match event {
             Event::SessionRequest {
                 session, private, ..
@@ -334,9 +337,8 @@ impl Talk {
                 let side = &mut world.sides()[i];
                 assert_eq!(side.bytes(private), b"hello");
                 let endpoint = &mut side.endpoint;
-                endpoint
-                    .accept(now, session, 70, &[], b"welcome", &mut side.slots)
-                    .expect("room");
+                let accepted = endpoint.accept(now, session, 70, &[], b"welcome", &mut side.slots);
+                accepted.expect("room");
             }
             Event::Established {
                 connection,
@@ -382,57 +384,14 @@ impl Talk {
                 assert_eq!(side.bytes(header), b"answer");
                 let len = Self::check(side, data, user + 1000);
                 side.endpoint.release(task).expect("held");
-                let place = if matches!(data, Data::Slot(_)) {
-                    "slot"
-                } else {
-                    "memory"
-                };
+                let in_slot = matches!(data, Data::Slot(_));
+                let place = if in_slot { "slot" } else { "memory" };
                 self.note(i, format!("response {user}: {len} bytes in {place}"));
             }
-            Event::Sent { user, .. } => self.note(i, format!("sent {user}")),
-            Event::Delivered { user, receipt, .. } => {
-                self.note(i, format!("delivered {user}: {receipt:?}"));
+            Event::Closed { connection, .. } if self.connections[i] == Some(connection) => {
+                self.connections[i] = None;
             }
-            Event::Failed { user, failure, .. } => {
-                self.note(i, format!("failed {user}: {failure:?}"));
-            }
-            Event::TimedOut {
-                user,
-                buffers_returned,
-                ..
-            } => {
-                self.note(
-                    i,
-                    format!("timed out {user}, buffers back {buffers_returned}"),
-                );
-            }
-            Event::Cancelled {
-                user,
-                buffers_returned,
-                ..
-            } => {
-                self.note(
-                    i,
-                    format!("cancelled {user}, buffers back {buffers_returned}"),
-                );
-            }
-            Event::BuffersReturned { user, .. } => self.note(i, format!("buffers of {user}")),
-            Event::Closed {
-                connection,
-                reason,
-                unanswered,
-                ..
-            } => {
-                if self.connections[i] == Some(connection) {
-                    self.connections[i] = None;
-                }
-                self.note(i, format!("closed {reason:?}, {unanswered} unanswered"));
-            }
-            Event::SessionClosed { .. } => self.note(i, "session closed".into()),
-            Event::ConnectFailed { reason, .. } => {
-                self.note(i, format!("connect failed {reason:?}"));
-            }
-            other => self.note(i, format!("{other:?}")),
+            _ => {}
         }
     }
 
@@ -521,12 +480,12 @@ impl Talk {
         };
         Self::fill(side, &segments, user + 1000, 0);
         let message = Message {
+            prompt: false,
             slot: Some(SlotId(slot.0)),
             header_len: 6,
             slot_data: copied as u32,
             data: &segments,
             user: user + 5000,
-            ..Message::default()
         };
         side.endpoint.respond(task, &message).expect("taken");
     }
@@ -568,4 +527,30 @@ impl Talk {
 pub fn free_rows(world: &mut impl World) -> [FreeRows; 2] {
     let sides = world.sides();
     [sides[0].endpoint.free_rows(), sides[1].endpoint.free_rows()]
+}
+
+/// An event that nothing is done about but to write it down.
+fn outcome(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Sent { user, .. } => format!("sent {user}"),
+        Event::Delivered { user, receipt, .. } => format!("delivered {user}: {receipt:?}"),
+        Event::Failed { user, failure, .. } => format!("failed {user}: {failure:?}"),
+        Event::TimedOut {
+            user,
+            buffers_returned,
+            ..
+        } => format!("timed out {user}, buffers back {buffers_returned}"),
+        Event::Cancelled {
+            user,
+            buffers_returned,
+            ..
+        } => format!("cancelled {user}, buffers back {buffers_returned}"),
+        Event::BuffersReturned { user, .. } => format!("buffers of {user}"),
+        Event::Closed {
+            reason, unanswered, ..
+        } => format!("closed {reason:?}, {unanswered} unanswered"),
+        Event::SessionClosed { .. } => "session closed".into(),
+        Event::ConnectFailed { reason, .. } => format!("connect failed {reason:?}"),
+        _ => return None,
+    })
 }

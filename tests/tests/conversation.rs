@@ -225,7 +225,7 @@ fn large_payloads_move_by_read_and_write() {
     };
     let mut got = Vec::new();
     for s in pair.sides[1].endpoint.segments(span) {
-        let at = (s.addr - xio_tests::pair::Side::BASE) as usize;
+        let at = (s.addr - Side::BASE) as usize;
         got.extend_from_slice(&pair.sides[1].memory[at..at + s.len as usize]);
     }
     assert_eq!(got, pair.sides[0].memory[..100_000]);

@@ -38,6 +38,8 @@ struct Budget {
     tolerance_other_rustc_percent: f64,
     #[serde(default, rename = "scenario")]
     scenarios: Vec<Scenario>,
+    #[serde(default, rename = "ratio")]
+    ratios: Vec<Ratio>,
 }
 
 /// One program whose instructions are counted.
@@ -62,6 +64,18 @@ struct Scenario {
     instructions: u64,
 }
 
+/// A bound on what one scenario costs compared with another; unlike a budget it is not updated.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ratio {
+    /// The scenario that is bounded.
+    scenario: String,
+    /// The one that it is compared with, both divided by their `per`.
+    base: String,
+    /// The bound.
+    at_most: f64,
+}
+
 /// The step `budget`: no scenario may execute more instructions than its budget allows.
 pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
     let budget = load(&ctx.root)?;
@@ -73,6 +87,7 @@ pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
     }
     let tolerance = budget.tolerance(&rustc(ctx)?);
     let mut over = Vec::new();
+    let mut counts = BTreeMap::new();
     for scenario in &budget.scenarios {
         let counted = count(ctx, scenario)?;
         let verdict = compare(scenario.instructions, counted, tolerance);
@@ -80,6 +95,11 @@ pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
         if matches!(verdict, Verdict::Over(_)) {
             over.push(scenario.name.as_str());
         }
+        counts.insert(scenario.name.as_str(), counted);
+    }
+    let unbalanced = print_ratios(&budget, &counts)?;
+    if !unbalanced.is_empty() {
+        bail!("too expensive: {}", unbalanced.join(", "));
     }
     if !over.is_empty() {
         bail!(
@@ -88,8 +108,9 @@ pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
         );
     }
     Ok(Outcome::Passed(format!(
-        "{} scenarios within {tolerance} %",
-        budget.scenarios.len()
+        "{} scenarios within {tolerance} %, {} ratios",
+        budget.scenarios.len(),
+        budget.ratios.len()
     )))
 }
 
@@ -117,6 +138,7 @@ pub(crate) fn run(ctx: &Ctx, args: &BudgetArgs) -> Result<()> {
             counts.insert(scenario.name.as_str(), counted);
         }
     }
+    print_ratios(&budget, &counts)?;
     if args.update {
         let path = ctx.root.join(FILE);
         let text = fs::read_to_string(&path)?;
@@ -136,6 +158,11 @@ impl Budget {
             self.rustc
         );
         self.tolerance_other_rustc_percent
+    }
+
+    fn find(&self, name: &str) -> Result<&Scenario> {
+        let found = self.scenarios.iter().find(|known| known.name == name);
+        found.with_context(|| format!("no scenario {name:?} in {FILE}"))
     }
 }
 
@@ -260,6 +287,34 @@ fn line(scenario: &Scenario, counted: u64, verdict: &Verdict) -> String {
     )
 }
 
+/// Prints the ratios whose scenarios were both counted, and returns the names of those above
+/// their bound.
+fn print_ratios<'a>(budget: &'a Budget, counts: &BTreeMap<&str, u64>) -> Result<Vec<&'a str>> {
+    let mut above = Vec::new();
+    for ratio in &budget.ratios {
+        let (scenario, base) = (budget.find(&ratio.scenario)?, budget.find(&ratio.base)?);
+        let cost = |scenario: &Scenario| {
+            let counted = counts.get(scenario.name.as_str())?;
+            #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+            Some(*counted as f64 / scenario.per.max(1) as f64)
+        };
+        let (Some(cost), Some(base_cost)) = (cost(scenario), cost(base)) else {
+            continue;
+        };
+        let found = cost / base_cost;
+        let is_above = found > ratio.at_most;
+        let verdict = if is_above { "ABOVE" } else { "within" };
+        println!(
+            "{:<32} {found:>12.3} times {}: {verdict} the bound of {}",
+            ratio.scenario, ratio.base, ratio.at_most
+        );
+        if is_above {
+            above.push(ratio.scenario.as_str());
+        }
+    }
+    Ok(above)
+}
+
 /// The budget file's text with new numbers; comments and order stay.
 fn updated(text: &str, rustc: &str, counts: &BTreeMap<&str, u64>) -> String {
     let mut current: Option<u64> = None;
@@ -316,11 +371,40 @@ mod tests {
         assert_eq!(updated(text, "new", &counts), expected);
     }
 
+    fn budget(at_most: f64) -> Budget {
+        let text = format!(
+            "rustc = \"\"\ntolerance_percent = 1.0\ntolerance_other_rustc_percent = 1.0\n\
+             [[scenario]]\nname = \"one\"\npackage = \"p\"\ntarget = [\"--bin\", \"b\"]\n\
+             per = 10\ninstructions = 0\n\
+             [[scenario]]\nname = \"many\"\npackage = \"p\"\ntarget = [\"--bin\", \"b\"]\n\
+             per = 20\ninstructions = 0\n\
+             [[ratio]]\nscenario = \"many\"\nbase = \"one\"\nat_most = {at_most:?}\n"
+        );
+        toml::from_str(&text).expect("a budget")
+    }
+
+    #[test]
+    fn ratio_compares_what_each_costs() {
+        let counts = BTreeMap::from([("one", 1000), ("many", 2300)]);
+        assert!(print_ratios(&budget(1.15), &counts).unwrap().is_empty());
+        assert_eq!(print_ratios(&budget(1.14), &counts).unwrap(), ["many"]);
+        let counts = BTreeMap::from([("many", 2300)]);
+        assert!(print_ratios(&budget(1.0), &counts).unwrap().is_empty());
+    }
+
+    #[test]
+    fn ratio_of_unknown_scenarios_is_an_error() {
+        let mut budget = budget(1.0);
+        budget.ratios[0].base = "none".into();
+        assert!(print_ratios(&budget, &BTreeMap::new()).is_err());
+    }
+
     #[test]
     fn committed_budget_parses() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
             .expect("a parent");
-        load(root).expect("xtask/budget.toml");
+        let budget = load(root).expect("xtask/budget.toml");
+        print_ratios(&budget, &BTreeMap::new()).expect("ratios of known scenarios");
     }
 }

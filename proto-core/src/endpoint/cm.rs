@@ -388,7 +388,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// RDMA: one receive must be posted before connect or accept. Streams need none.
     fn prime(&mut self, n: u32) {
         if self.nexus(n).framing == Framing::Rdma {
-            self.nexus(n).recv_target = 1;
+            self.nexus(n).aim_receives(1);
             self.mark_ready(n);
         } else {
             self.nexus_input(n, Input::Primed, None);
@@ -517,11 +517,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         nexus.due = due;
         if !nexus.in_control {
             nexus.in_control = true;
-            let transport = nexus.transport as usize;
-            if let Some(state) = &mut self.g.transports[transport] {
-                let q = &mut state.control;
-                queue_push!(t.nexuses, q.head, q.tail, control_next, n);
-            }
+            let q = &mut self.g.transport(nexus.transport).control;
+            queue_push!(t.nexuses, q.head, q.tail, control_next, n);
         }
     }
 
@@ -539,7 +536,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         loop {
             let t = self.s.tables();
-            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.control;
+            let q = &mut self.g.transports.get_mut(transport.0 as usize)?.control;
             if q.is_empty() {
                 return None;
             }

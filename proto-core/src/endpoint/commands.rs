@@ -100,7 +100,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn known_transport(&self, transport: TransportId) -> Result<(), CommandError> {
         match self.g.transports.get(transport.0 as usize) {
-            Some(Some(_)) => Ok(()),
+            Some(state) if state.known => Ok(()),
             _ => Err(CommandError::BadValue("transport was never added")),
         }
     }
@@ -251,7 +251,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Accepts a session. Without portals its connection is ready at once and `user` comes back
-    /// in its events; with portals the client is sent there, and comes with HELLO.
+    /// in its events; with portals the client is sent there, and comes with HELLO (PROTOCOL.md
+    /// 7.2).
     ///
     /// # Errors
     /// `WrongState` when the session was answered already, `TooLong`, `Full` (try again).
@@ -291,7 +292,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(id)
     }
 
-    /// Refuses a session with a reason code and private data, which the client's user gets.
+    /// Refuses a session with a reason code and private data, which the client's user gets
+    /// (PROTOCOL.md 7.2).
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -316,7 +318,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
-    /// Sends a session's client to other servers, in the given order.
+    /// Sends a session's client to other servers, by preference. A client of this kind goes to the
+    /// first (PROTOCOL.md 7.2).
     ///
     /// # Errors
     /// As [`accept`](Self::accept); `BadValue` without portals.
@@ -380,7 +383,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
-    /// Closes a connection: what is queued is sent, then FIN. Its last event is `Closed`.
+    /// Closes a connection: what is queued is sent, then FIN (PROTOCOL.md 8.2). Its last event is
+    /// `Closed`.
     ///
     /// # Errors
     /// `Unknown`; closing twice is no error and changes nothing.

@@ -3,14 +3,16 @@
 //! description in PROTOCOL.md 8.
 
 use super::Endpoint;
-use crate::entries::{Awaited, ConnectionEvents, Frames, TaskFlags};
+use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
 use crate::error::{Reason, Step};
 use crate::ids::NONE;
 use crate::state::connection::{self, Action, Input, State};
+use crate::state::task::{Action as TaskAction, Input as TaskInput, State as TaskState};
 use crate::state::{nexus, session};
 use crate::storage::Storage;
 use crate::timer::Timer;
 use crate::trace::Trace;
+use crate::wire::Kind;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn connection_input(&mut self, c: u32, input: Input, reason: Option<Reason>) {
@@ -31,6 +33,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.trace
             .transition(2, c, from as u8, input as u8, next as u8);
+        // The peer answered our FIN: all that went before it has arrived.
+        let answered = from == State::TimeWait || input == Input::FinRsp;
+        if answered && action == Action::Finish {
+            self.finish_sent(c);
+        }
         self.connection_action(c, from, action);
     }
 
@@ -120,6 +127,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_session = peer.0;
         row.peer_messages = peer.1.into();
         row.peer_bytes = peer.2;
+        row.peer_depth_bytes = peer.2;
+        if self.g.config.flow_control {
+            self.drop_too_long(c, peer.2);
+        }
         self.connection_event(c, ConnectionEvents::ESTABLISHED);
         if let Some(keepalive) = self.g.config.keepalive {
             self.arm_after(Timer::Keepalive(c), keepalive.time);
@@ -215,6 +226,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn end_connection(&mut self, c: u32) {
         self.disarm(Timer::Connection(c));
         self.disarm(Timer::Keepalive(c));
+        let row = self.connection(c);
+        let (n, unanswered) = (row.nexus, !row.awaited.is_empty());
+        if unanswered && n != NONE {
+            // The answer to a control request may still come, and is nobody's then.
+            self.nexus(n).late_allowed = true;
+        }
         let row = self.connection(c);
         row.frames = Frames::empty();
         row.awaited = Awaited::empty();
@@ -412,6 +429,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    /// What was posted before our FIN and needs no answer has arrived, though its own completion
+    /// may not be here yet.
+    fn finish_sent(&mut self, c: u32) {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            let next = row.next;
+            let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+            let arrived = match row.state {
+                TaskState::Answered => !row.read_response,
+                TaskState::Sent => row.kind == Kind::OneWayReq && !row.flags.intersects(receipt),
+                _ => false,
+            };
+            if arrived && self.task_input(t, TaskInput::SendDone) == TaskAction::Complete {
+                self.finish(t, Ending::Good);
+            }
+            t = next;
+        }
+    }
+
     /// Takes a task of a connection that ends out of its nexus's lists of READs and READ_ACKs.
     fn leave_transfers(&mut self, t: u32) -> bool {
         let row = self.task(t);
@@ -456,6 +493,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let next = self.task(t).queue_next;
             self.trace.mark("queued message flushed by peer's fin");
             self.never_sent(t, reason);
+            t = next;
+        }
+    }
+
+    /// Messages accepted before the peer's depth was known, and longer than it.
+    fn drop_too_long(&mut self, c: u32, max: u64) {
+        let mut t = self.connection(c).req_head;
+        while t != NONE {
+            let row = self.task(t);
+            let next = row.queue_next;
+            let len = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+            if len > max {
+                self.too_long(t, len, max);
+            }
             t = next;
         }
     }

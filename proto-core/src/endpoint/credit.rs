@@ -6,7 +6,8 @@
 //! could still have its minimum.
 
 use super::Endpoint;
-use crate::entries::SlotUse;
+use super::parts::Parts;
+use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
 use crate::memory::SlotId;
@@ -28,7 +29,85 @@ const RESERVE: u16 = 2;
 pub(crate) const DATA_CREDITS: u16 = 3;
 
 /// More credits than this at once are no receive queue's.
-const CREDITS_MAX: u16 = 1 << 14;
+pub(crate) const CREDITS_MAX: u16 = 1 << 14;
+
+impl Nexus {
+    /// Sets how many receives are to be posted, and with it when that needs no look.
+    pub(crate) fn aim_receives(&mut self, target: u16) {
+        self.recv_target = target;
+        self.recv_quiet = target.saturating_sub(batch(target)).max(target / 2);
+        self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
+    }
+
+    /// Whether receives are to be posted, as far as the target tells.
+    #[inline(always)]
+    pub(crate) fn receive_due(&self) -> bool {
+        (self.posted <= self.recv_quiet || self.refilling) && self.receive_wanted()
+    }
+
+    fn receive_wanted(&self) -> bool {
+        let have = self.posted + self.held.saturating_sub(RESERVE);
+        if have >= self.recv_target || self.framing != Framing::Rdma {
+            return false;
+        }
+        let enough = self.recv_target - have >= batch(self.recv_target);
+        enough || self.posted <= self.recv_target / 2 || self.refilling
+    }
+
+    /// Receives that the peer may be told of now.
+    #[inline(always)]
+    pub(crate) fn grantable(&self) -> u16 {
+        let slack = SLACK + self.read_acks_expected;
+        self.posted.saturating_sub(self.granted + slack)
+    }
+
+    /// Tells the peer of all it may be told, in the frame being written.
+    #[inline(always)]
+    pub(crate) fn grant(&mut self) -> u16 {
+        let credits = self.grantable();
+        self.granted += credits;
+        if credits > 0 {
+            self.used_since_grant = 0;
+            // The peer counts its READ_ACKs, also those for which it had no credit.
+            return credits + core::mem::take(&mut self.acks_owed);
+        }
+        0
+    }
+
+    /// Takes the numbers that every frame with a transport header carries.
+    #[inline(always)]
+    pub(crate) fn number(&mut self) -> (u16, u16, u16) {
+        let mut credits = 0;
+        if self.framing == Framing::Rdma {
+            credits = self.grant();
+            self.tx_credits -= 1;
+        }
+        let sn = self.tx_sn;
+        self.tx_sn = sn.wrapping_add(1);
+        (sn, self.rx_sn.wrapping_sub(1), credits)
+    }
+
+    /// Whether a poll for work can bring anything. Has a cheap test for each output that
+    /// `next_work` makes, and may be wrong only in saying yes. A stream's receives have no aim,
+    /// so its answer is always yes.
+    #[inline(always)]
+    pub(crate) fn may_have_work(&self) -> bool {
+        self.posted <= self.recv_quiet
+            || self.granted <= self.grant_quiet
+            || (self.tx_head & self.rdma_head & self.ack_head) != NONE
+            || self.refilling
+            || self.setup_due
+    }
+}
+
+/// Receives are posted in batches: one at a time costs a doorbell each.
+const fn batch(target: u16) -> u16 {
+    match target / 4 {
+        0 => 1,
+        quarter if quarter > 16 => 16,
+        quarter => quarter,
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
@@ -79,7 +158,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         let target = self.share(n);
-        self.nexus(n).recv_target = target;
+        self.nexus(n).aim_receives(target);
         self.mark_ready(n);
     }
 
@@ -87,21 +166,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn next_receive(&mut self, n: u32) -> Option<Work> {
         let row = self.nexus(n);
-        let have = row.posted + row.held.saturating_sub(RESERVE);
-        if have >= row.recv_target || row.framing != Framing::Rdma {
+        if !row.receive_due() {
             return None;
         }
-        // In batches: a receive at a time costs a doorbell each.
-        let missing = row.recv_target - have;
-        let batch = (row.recv_target / 4).clamp(1, 16);
-        if missing < batch && row.posted > row.recv_target / 2 && !row.refilling {
-            return None;
-        }
+        let missing = row.recv_target - row.posted - row.held.saturating_sub(RESERVE);
         if !row.refilling && row.recv_target > 1 {
             // The share shrinks as peers join: it is looked at before each batch.
             let target = self.share(n);
             let row = self.nexus(n);
-            row.recv_target = target;
+            row.aim_receives(target);
             row.refilling = true;
             return self.next_receive(n);
         }
@@ -142,52 +215,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
-    /// A posted receive came back: takes it off its queue.
-    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        nexus.posted -= 1;
-        if nexus.rq_head == slot {
-            queue_pop!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free);
-        } else {
-            // Out of order: only a device that flushes so does this.
-            let mut at = nexus.rq_head;
-            while at != NONE && tables.slots[at as usize].next_free != slot {
-                at = tables.slots[at as usize].next_free;
-            }
-            debug_assert_ne!(at, NONE, "posted slot {slot} is on its queue");
-            if at != NONE {
-                let after = tables.slots[slot as usize].next_free;
-                tables.slots[at as usize].next_free = after;
-                if after == NONE {
-                    nexus.rq_tail = at;
-                }
-            }
-        }
-        let transport = nexus.transport;
-        self.transport(transport).cq_used -= 1;
-    }
-
-    /// Receives that the peer may be told of now.
-    #[inline]
-    pub(crate) fn grantable(&mut self, n: u32) -> u16 {
-        let row = self.nexus(n);
-        let slack = SLACK + row.read_acks_expected;
-        row.posted.saturating_sub(row.granted + slack)
-    }
-
-    /// Tells the peer of all it may be told, in the frame being written.
-    #[inline]
-    pub(crate) fn grant(&mut self, n: u32) -> u16 {
-        let credits = self.grantable(n);
-        let row = self.nexus(n);
-        row.granted += credits;
-        if credits > 0 {
-            row.used_since_grant = 0;
-        }
-        credits
-    }
-
     /// A frame came that took a receive and needed a credit for it.
     #[inline]
     pub(crate) fn took_credit(&mut self, n: u32) -> Result<(), Violation> {
@@ -212,9 +239,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(());
         }
         let row = self.nexus(n);
+        let paid = credits.min(row.acks_unpaid);
+        row.acks_unpaid -= paid;
         let sum = row
             .tx_credits
-            .checked_add(credits)
+            .checked_add(credits - paid)
             .filter(|sum| *sum <= CREDITS_MAX);
         let Some(sum) = sum else {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));
@@ -224,7 +253,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.peer_granted = true;
             row.peer_grant_small = credits <= DATA_CREDITS;
         }
-        self.mark_ready(n);
+        self.look_again(n);
         Ok(())
     }
 
@@ -243,6 +272,40 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // is, at least 4, the one credit that it takes itself never makes the other side owe one.
         let starved = row.granted < DATA_CREDITS;
         let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
-        (starved || few) && self.grantable(n) > 0
+        (starved || few) && row.grantable() > 0
+    }
+}
+
+impl<T: Trace> Parts<'_, T> {
+    /// A posted receive came back: takes it off its queue.
+    #[inline(always)]
+    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
+        let nexus = &mut self.t.nexuses[n as usize];
+        nexus.posted -= 1;
+        self.g.transport(nexus.transport).cq_used -= 1;
+        if nexus.rq_head == slot {
+            queue_pop!(self.t.slots, nexus.rq_head, nexus.rq_tail, next_free);
+        } else {
+            self.aside().unpost_out_of_order(n, slot);
+        }
+    }
+
+    /// Only a device that flushes out of order needs this.
+    #[cold]
+    #[inline(never)]
+    fn unpost_out_of_order(self, n: u32, slot: u32) {
+        let (nexus, slots) = (&mut self.t.nexuses[n as usize], self.t.slots);
+        let mut at = nexus.rq_head;
+        while at != NONE && slots[at as usize].next_free != slot {
+            at = slots[at as usize].next_free;
+        }
+        debug_assert_ne!(at, NONE, "posted slot {slot} is on its queue");
+        if at != NONE {
+            let after = slots[slot as usize].next_free;
+            slots[at as usize].next_free = after;
+            if after == NONE {
+                nexus.rq_tail = at;
+            }
+        }
     }
 }

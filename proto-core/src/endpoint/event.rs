@@ -1,14 +1,15 @@
 //! What the user hears, made from the state when polled.
 
 use super::Endpoint;
+use super::parts::Parts;
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
-use crate::ids::{ListenerId, NONE, SessionId, TaskId};
+use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
 use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::queue_pop;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
@@ -18,42 +19,52 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
-        if !self.g.session_events.is_empty()
-            && let Some(event) = self.poll_session_event()
-        {
-            return Some(event);
+        // Nothing to tell is the common answer, and is given without a call.
+        let rare =
+            !self.g.session_events.is_empty() || self.g.region_events || self.g.listen_failed;
+        if self.g.connection_events.is_empty() && !rare {
+            return None;
         }
-        if let Some(event) = self.poll_region_event() {
-            return Some(event);
-        }
-        if let Some(event) = self.poll_listen_failed() {
+        self.event_due(rare)
+    }
+
+    #[inline(never)]
+    fn event_due(&mut self, rare: bool) -> Option<Event> {
+        if rare && let Some(event) = self.rare_event() {
             return Some(event);
         }
         loop {
-            if self.g.connection_events.is_empty() {
+            let mut p = self.parts();
+            let c = p.g.connection_events.head;
+            if c == NONE {
                 return None;
             }
-            let tables = self.s.tables();
-            let q = &mut self.g.connection_events;
-            let c = queue_pop!(tables.connections, q.head, q.tail, event_next);
-            tables.connections[c as usize].in_events = false;
-            let event = self.connection_event_due(c);
+            let q = &mut p.g.connection_events;
+            queue_pop!(p.t.connections, q.head, q.tail, event_next);
+            p.connection(c).in_events = false;
+            let event = match p.plain_event(c) {
+                Some(event) => {
+                    self.offer_slots();
+                    Some(event)
+                }
+                None => self.connection_event_due(c),
+            };
             if event.is_some() {
                 return event;
             }
         }
     }
 
+    #[cold]
+    fn rare_event(&mut self) -> Option<Event> {
+        self.poll_session_event()
+            .or_else(|| self.poll_region_event())
+            .or_else(|| self.poll_listen_failed())
+    }
+
     /// Puts a connection in the round of those with events.
-    #[inline]
     pub(crate) fn mark_events(&mut self, c: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.connections[c as usize];
-        if !row.in_events {
-            row.in_events = true;
-            let q = &mut self.g.connection_events;
-            queue_push!(tables.connections, q.head, q.tail, event_next, c);
-        }
+        self.parts().mark_events(c);
     }
 
     fn poll_session_event(&mut self) -> Option<Event> {
@@ -248,8 +259,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_pop!(tables.tasks, row.ev_head, row.ev_tail, event_next);
         }
         let (row, task) = (&tables.connections[c as usize], &tables.tasks[t as usize]);
-        let id = TaskId::new(t, task.generation);
-        let event = task_event(c, row, t, task, id, bit);
+        let event = task_event(c, row, t, task, bit);
         if bit == TaskEvents::MAIN {
             self.main_event_taken(c, t);
         }
@@ -277,6 +287,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
+/// Where a message's header and data lie: in its own receive slot, or in its answer's.
+fn slot_of(t: u32, task: &Task) -> u32 {
+    if task.flags.contains(TaskFlags::INCOMING) {
+        t
+    } else {
+        task.answer
+    }
+}
+
+fn header(t: u32, task: &Task) -> Span {
+    Span {
+        slot: slot_of(t, task),
+        offset: task.header_at.into(),
+        len: task.rx_header_len.into(),
+    }
+}
+
 fn payload(t: u32, task: &Task) -> Data {
     if task.in_segments {
         let list = ListKind::In;
@@ -287,34 +314,15 @@ fn payload(t: u32, task: &Task) -> Data {
             len: task.data_len,
         });
     }
-    let slot = if task.flags.contains(TaskFlags::INCOMING) {
-        t
-    } else {
-        task.answer
-    };
     Data::Slot(Span {
-        slot,
+        slot: slot_of(t, task),
         offset: task.data_at.into(),
         len: task.data_len as u32,
     })
 }
 
-fn task_event(
-    c: u32,
-    row: &Connection,
-    t: u32,
-    task: &Task,
-    id: TaskId,
-    bit: TaskEvents,
-) -> Option<Event> {
-    let connection = crate::ids::ConnectionId::new(c, row.generation);
-    let incoming = task.flags.contains(TaskFlags::INCOMING);
-    let slot = if incoming { t } else { task.answer };
-    let header = Span {
-        slot,
-        offset: task.header_at.into(),
-        len: task.rx_header_len.into(),
-    };
+fn task_event(c: u32, row: &Connection, t: u32, task: &Task, bit: TaskEvents) -> Option<Event> {
+    let id = TaskId::new(t, task.generation);
     let user = task.user;
     if bit == TaskEvents::RETURNED {
         return Some(Event::BuffersReturned { task: id, user });
@@ -329,42 +337,96 @@ fn task_event(
         });
     }
     if bit == TaskEvents::WAITING {
-        let len = task.transfer.total;
         return Some(Event::PayloadWaiting {
-            connection,
+            connection: ConnectionId::new(c, row.generation),
             user: row.user,
             task: id,
-            header,
-            len,
+            header: header(t, task),
+            len: task.transfer.total,
         });
     }
     if bit != TaskEvents::MAIN {
         return None;
     }
-    if incoming && task.ending == Ending::Open {
-        return Some(received(
-            connection,
-            row.user,
-            id,
-            task,
-            header,
-            payload(t, task),
-        ));
+    main_event(c, row, t, task)
+}
+
+/// A received message, or the outcome of one that was sent.
+#[inline(always)]
+fn main_event(c: u32, row: &Connection, t: u32, task: &Task) -> Option<Event> {
+    match task.ending {
+        Ending::Open => task
+            .flags
+            .contains(TaskFlags::INCOMING)
+            .then(|| received(c, row, t, task)),
+        Ending::Good => Some(good(row, t, task)),
+        _ => Some(outcome(t, task)),
     }
-    let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
-    Some(match task.ending {
-        Ending::Open => return None,
-        Ending::Good if !incoming && task.kind == Kind::MsgReq && task.direct == Direct::No => {
-            Event::Response {
-                task: id,
-                user,
-                connection_user: row.user,
-                header,
-                data: payload(t, task),
-                buffers_returned,
-            }
+}
+
+#[inline(always)]
+fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
+    let connection = ConnectionId::new(c, row.generation);
+    let user = row.user;
+    let id = TaskId::new(t, task.generation);
+    let (header, data) = (header(t, task), payload(t, task));
+    let last_in_batch = task.flags.contains(TaskFlags::LAST);
+    if task.kind == Kind::MsgReq {
+        let room = task.offer_total;
+        Event::Request {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            room,
+            last_in_batch,
         }
-        Ending::Good => Event::Sent {
+    } else {
+        Event::OneWay {
+            connection,
+            user,
+            task: id,
+            header,
+            data,
+            last_in_batch,
+        }
+    }
+}
+
+#[inline(always)]
+fn good(row: &Connection, t: u32, task: &Task) -> Event {
+    let id = TaskId::new(t, task.generation);
+    let user = task.user;
+    let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
+    let answered = task.kind == Kind::MsgReq
+        && !task.flags.contains(TaskFlags::INCOMING)
+        && task.direct == Direct::No;
+    if !answered {
+        return Event::Sent {
+            task: id,
+            user,
+            buffers_returned,
+        };
+    }
+    Event::Response {
+        task: id,
+        user,
+        connection_user: row.user,
+        header: header(t, task),
+        data: payload(t, task),
+        buffers_returned,
+    }
+}
+
+/// The outcomes with a reason.
+#[inline(never)]
+fn outcome(t: u32, task: &Task) -> Event {
+    let id = TaskId::new(t, task.generation);
+    let user = task.user;
+    let buffers_returned = !task.flags.contains(TaskFlags::OWES_RETURN);
+    match task.ending {
+        Ending::Open | Ending::Good => Event::Sent {
             task: id,
             user,
             buffers_returned,
@@ -391,38 +453,34 @@ fn task_event(
             user,
             buffers_returned,
         },
-    })
+    }
 }
 
-fn received(
-    connection: crate::ids::ConnectionId,
-    user: u64,
-    id: TaskId,
-    task: &Task,
-    header: Span,
-    data: Data,
-) -> Event {
-    let last_in_batch = task.flags.contains(TaskFlags::LAST);
-    if task.kind == Kind::MsgReq {
-        let room = task.offer_total;
-        Event::Request {
-            connection,
-            user,
-            task: id,
-            header,
-            data,
-            room,
-            last_in_batch,
+impl<T: Trace> Parts<'_, T> {
+    /// The next event of a connection that was taken off the round, if it is a message's main one
+    /// and nothing but the message's end follows from it. `None`: it is not, and nothing changed.
+    #[inline(always)]
+    fn plain_event(&mut self, c: u32) -> Option<Event> {
+        let row = &mut self.t.connections[c as usize];
+        let t = row.ev_head;
+        if t == NONE || !row.events.is_empty() {
+            return None;
         }
-    } else {
-        Event::OneWay {
-            connection,
-            user,
-            task: id,
-            header,
-            data,
-            last_in_batch,
+        let task = &mut self.t.tasks[t as usize];
+        let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
+        let ending = matches!(task.ending, Ending::Open | Ending::Good);
+        if task.events != TaskEvents::MAIN || task.flags.intersects(later) || !ending {
+            return None;
         }
+        let event = main_event(c, row, t, task)?;
+        task.events = TaskEvents::empty();
+        task.flags.remove(TaskFlags::EVENTS);
+        row.ev_head = task.event_next;
+        self.try_free(t);
+        if self.connection(c).ev_head != NONE || !self.connection(c).events.is_empty() {
+            self.mark_events(c);
+        }
+        Some(event)
     }
 }
 

@@ -11,13 +11,13 @@ use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    CreditNop, Dialect, Framing, Kind, NexusSetupRequest, NexusSetupResponse, Op, ReadAck,
-    RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
+    CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
+    ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
     request_head_len, response_head_len,
 };
 
-const REQUEST: RequestFields = RequestFields {
+pub(super) const REQUEST: RequestFields = RequestFields {
     flags: TransportFlags::empty(),
     sn: 0,
     ack_sn: 0,
@@ -32,7 +32,7 @@ const REQUEST: RequestFields = RequestFields {
     data_len: 0,
 };
 
-const RESPONSE: ResponseFields = ResponseFields {
+pub(super) const RESPONSE: ResponseFields = ResponseFields {
     sn: 0,
     ack_sn: 0,
     credits: 0,
@@ -104,13 +104,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rkeys = RkeyTable::default();
         let (kind, len) = if server {
             if dialect == Dialect::Rdma && status == 0 {
-                params.credits = self.grant(n);
+                params.credits = self.nexus(n).grant();
             }
-            let cid = if cid == 0 { n + 1 } else { cid };
+            // A client that wants to reconnect takes a refusal as final by this flag only.
+            let reconnect = status == crate::wire::status::UNSUCCESSFUL;
             let frame = NexusSetupResponse {
-                cid,
+                cid: if cid == 0 { n + 1 } else { cid },
                 status,
-                flags: 0,
+                flags: if reconnect { NEXUS_RECONNECT } else { 0 },
                 params,
                 rkeys,
             };
@@ -133,7 +134,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// CREDIT_NOP: tells the peer of credits when nothing else goes.
     pub(crate) fn nop_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
-        let credits = self.grant(n);
+        let credits = self.nexus(n).grant();
         let row = self.nexus(n);
         row.tx_credits -= 1;
         let nop = CreditNop {
@@ -149,6 +150,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// READ_ACK: the peer's buffers of a READ response are its own again.
     pub(crate) fn read_ack_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let rtid = self.take_read_ack(n);
+        // It goes without asking for a credit, but takes one, as the peer counts it.
+        let row = self.nexus(n);
+        if row.tx_credits > 0 {
+            row.tx_credits -= 1;
+        } else {
+            row.acks_unpaid += 1;
+        }
         let len = ReadAck { rtid }.encode(slots.slot_mut(SlotId(slot)));
         self.plain_frame(n, Kind::ReadAck, slot, len, 0)
     }
@@ -184,20 +192,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Takes the numbers that every frame with a transport header carries.
-    #[inline]
-    fn number(&mut self, n: u32) -> (u16, u16, u16) {
-        let rdma = self.nexus(n).framing == Framing::Rdma;
-        let credits = if rdma { self.grant(n) } else { 0 };
-        let row = self.nexus(n);
-        let sn = row.tx_sn;
-        row.tx_sn = sn.wrapping_add(1);
-        if rdma {
-            row.tx_credits -= 1;
-        }
-        (sn, row.rx_sn.wrapping_sub(1), credits)
-    }
-
     /// A control frame of a connection.
     pub(crate) fn control_frame(
         &mut self,
@@ -213,7 +207,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let slot = payload.0;
         self.connection(c).awaited.insert(awaited);
         self.connection(c).control_work += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let own = tid::of_connection(c, self.connection(c).generation);
         let mut session = SessionFields {
             dest_session: self.connection(c).peer_session,
@@ -380,7 +374,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.dest_session = row.peer_session;
         session.serial = row.serial;
         row.serial += 1;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);
@@ -488,10 +482,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (inline_max, header_max) = (config.inline_data_max, config.header_max);
         let row = self.nexus(n);
         let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let (in_max, out_max, peer_header) =
+            (row.peer_out_sges, row.peer_in_sges, row.peer_header_max);
         let transport = row.transport;
         let max_sge = self.transport(transport).limits.max_sge;
         let rdma = framing == Framing::Rdma;
         let task = self.task(t);
+        // What was accepted before the peer's limits were known may not fit them.
+        let lists = task.into.count > in_max || task.out.count > out_max;
+        if lists || task.header_len > peer_header {
+            return None;
+        }
         let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
         let capacity = task.into.total;
         let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
@@ -532,7 +533,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             task.offer_count,
             task.flags.contains(TaskFlags::FORCE_WRITE),
         );
-        let write = task.offer_write;
+        // An offer that is too small is of no use; where the requester can READ, it does.
+        let write = task.offer_write && task.offer_total >= data;
         let row = self.nexus(n);
         let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
         let max_sge = self.transport(transport).limits.max_sge;
@@ -613,7 +615,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.number_response(c, &mut session);
         session.dest_session = self.connection(c).peer_session;
-        let (sn, ack_sn, credits) = self.number(n);
+        let (sn, ack_sn, credits) = self.nexus(n).number();
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);

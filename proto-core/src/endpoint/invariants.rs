@@ -48,6 +48,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_timers(&view);
     }
 
+    /// The rows that are in use, for the message of a test that expected none.
+    pub fn rows_in_use(
+        &self,
+    ) -> impl Iterator<Item = (usize, &crate::entries::Slot, &crate::entries::Task)> {
+        let view = self.s.view();
+        let rows = view.slots.iter().zip(view.tasks).enumerate();
+        rows.filter(|(_, (slot, _))| slot.usage != SlotUse::Free)
+            .map(|(i, (slot, task))| (i, slot, task))
+    }
+
     fn check_pools(&self, view: &View<'_>) {
         let rx = self.g.config.rx_slots as usize;
         let (receive, send) = view.slots.split_at(rx);
@@ -107,7 +117,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn check_completions(&self, view: &View<'_>) {
         for (index, transport) in self.g.transports.iter().enumerate() {
-            let Some(transport) = transport else { continue };
+            if !transport.known {
+                continue;
+            }
             let out = view
                 .nexuses
                 .iter()
@@ -173,8 +185,10 @@ fn check_nexus(view: &View<'_>, n: u32) {
         u32::from(nexus.posted),
         "receives posted on nexus {n}"
     );
+    // A frame that is not understood uses a receive without being taken; the nexus ends with it.
+    let up = matches!(nexus.state, NexusState::Online | NexusState::Idle);
     assert!(
-        nexus.granted <= nexus.posted,
+        !up || nexus.granted <= nexus.posted,
         "nexus {n} granted what is not posted"
     );
     let held = view

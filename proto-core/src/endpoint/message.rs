@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Ending, Frames, Task, TaskEvents, TaskFlags};
+use crate::entries::{Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::state::connection::{Input as ConnectionInput, State as ConnectionState};
@@ -67,13 +67,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn arrive(&mut self, n: u32, c: u32, slot: u32, request: &Request<'_>) {
         let t = slot;
         let head = &request.head;
+        let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
-        let generation = row.generation;
-        *row = Task {
-            generation,
-            ..Task::VACANT
-        };
+        row.reset();
         row.kind = request.kind;
         row.nexus = n;
         row.serial = request.session.serial;
@@ -100,7 +97,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.offer_count = head.in_sges;
             row.offer_total = request.in_total();
             row.offer_at = 96;
-            row.offer_write = head.in_op == Op::Write && request.in_sge(0).addr != 0;
+            let first = request.in_sge(0);
+            let reachable = first.addr != 0 && first.len != 0 && (stream || first.rkey != 0);
+            row.offer_write = head.in_op == Op::Write && reachable;
         }
         self.link_task(c, t);
         self.connection(c).unanswered += u32::from(request.kind == Kind::MsgReq);
@@ -236,7 +235,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.task(t);
         let room = row.into.total;
-        if head.op == Op::Write && (head.data_len > room || head.sges > row.into.count) {
+        let offered = row.into.count > 0 && row.into.inline[0].addr != 0;
+        let fits = offered && head.data_len <= room && head.sges <= row.into.count;
+        if head.op == Op::Write && !fits {
             // More than was offered: nobody knows what it overwrote.
             return self.break_session(c, What::AnswerTooLong, 92, head.data_len);
         }
@@ -311,18 +312,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.connection(c).owed_messages += 1;
         }
         self.add_app_credits(c, session);
-    }
-
-    /// Whether the peer's application credits cover a queued message, taking them if so is left
-    /// to the frame.
-    #[inline]
-    pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
-        let row = self.task(t);
-        let receipt =
-            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
-        let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
-        let row = self.connection(c);
-        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
     }
 
     /// Takes the application credits that a message needs.

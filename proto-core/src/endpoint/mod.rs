@@ -17,6 +17,8 @@ mod info;
 pub(crate) mod invariants;
 mod message;
 mod outcome;
+mod parts;
+mod plain;
 mod receive;
 mod rendezvous;
 mod send;
@@ -29,6 +31,7 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub(crate) use parts::Parts;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -37,7 +40,7 @@ pub use session::SessionTicket;
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, Task};
 use crate::error::{CommandError, Resource};
-use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TaskId, TransportId};
+use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
 use crate::storage::{Storage, Tables};
 use crate::stream::List;
 use crate::table::{Pool, Queue};
@@ -77,7 +80,11 @@ pub const MARKS: &[&str] = &[
 ];
 
 pub(crate) struct TransportState {
+    /// A driver was added for it.
+    pub(crate) known: bool,
     pub(crate) limits: TransportLimits,
+    /// A send is signalled at least every so many.
+    pub(crate) signal_every: u16,
     /// Work requests of all queues that can still produce a completion.
     pub(crate) cq_used: u32,
     /// Nexuses with work, and with control outputs.
@@ -88,11 +95,24 @@ pub(crate) struct TransportState {
     pub(crate) closing: List,
 }
 
+impl TransportState {
+    const UNKNOWN: Self = Self {
+        known: false,
+        limits: TransportLimits::tcp(),
+        signal_every: 1,
+        cq_used: 0,
+        ready: Queue::EMPTY,
+        control: Queue::EMPTY,
+        streams: List::EMPTY,
+        closing: List::EMPTY,
+    };
+}
+
 /// Everything of an endpoint that is not a table.
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
-    pub(crate) transports: [Option<TransportState>; TRANSPORTS_MAX],
+    pub(crate) transports: [TransportState; TRANSPORTS_MAX],
     pub(crate) listeners: Pool,
     pub(crate) nexuses: Pool,
     pub(crate) sessions: Pool,
@@ -127,6 +147,15 @@ pub(crate) struct Globals {
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
     pub(crate) counters: Counters,
+}
+
+impl Globals {
+    /// A transport's state. Only the lower bits of `index` count, so no bound needs a check.
+    #[inline(always)]
+    pub(crate) fn transport(&mut self, index: u8) -> &mut TransportState {
+        const _: () = assert!(TRANSPORTS_MAX.is_power_of_two());
+        &mut self.transports[usize::from(index) % TRANSPORTS_MAX]
+    }
 }
 
 /// A protocol endpoint over `S`'s tables, observed by `T`.
@@ -205,7 +234,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let count = |len: usize| len as u32;
         let g = Globals {
             now: Instant::ZERO,
-            transports: [const { None }; TRANSPORTS_MAX],
+            transports: [const { TransportState::UNKNOWN }; TRANSPORTS_MAX],
             listeners: Pool::new(0, count(t.listeners.len())),
             nexuses: Pool::new(0, count(t.nexuses.len())),
             sessions: Pool::new(0, count(t.sessions.len())),
@@ -260,7 +289,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if limits.dialect == crate::wire::Dialect::Tcp {
             at_least("sockets table", self.s.tables().sockets.len() as u64, 2)?;
         }
-        let free = self.g.transports.iter().position(Option::is_none);
+        let free = self.g.transports.iter().position(|state| !state.known);
         let Some(index) = free else {
             let bound = TRANSPORTS_MAX as u64;
             return Err(ConfigError {
@@ -269,14 +298,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 bound,
             });
         };
-        self.g.transports[index] = Some(TransportState {
+        self.g.transports[index] = TransportState {
+            known: true,
             limits,
-            cq_used: 0,
-            ready: Queue::EMPTY,
-            control: Queue::EMPTY,
-            streams: List::EMPTY,
-            closing: List::EMPTY,
-        });
+            signal_every: limits.signal_every.min(limits.sq_depth / 4).max(1),
+            ..TransportState::UNKNOWN
+        };
         Ok(TransportId(index as u8))
     }
 
@@ -313,10 +340,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
     #[inline(always)]
     pub(crate) fn transport(&mut self, index: u8) -> &mut TransportState {
-        match &mut self.g.transports[index as usize] {
-            Some(state) => state,
-            None => unreachable!("transport {index} was never added"),
-        }
+        self.g.transport(index)
     }
 
     pub(crate) fn nexus_id(&mut self, index: u32) -> NexusId {
@@ -406,24 +430,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        let t = self.s.tables();
-        let row = &mut t.slots[slot as usize];
-        debug_assert!(
-            row.usage != crate::entries::SlotUse::Free,
-            "slot {slot} freed twice"
-        );
-        row.usage = crate::entries::SlotUse::Free;
-        row.nexus = NONE;
-        if slot < self.g.config.rx_slots {
-            self.g.rx_slots.give(t.slots, slot);
-            self.offer_slots();
-        } else {
-            self.g.tx_slots.give(t.slots, slot);
-        }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
-        self.wake_blocked();
+        self.parts().free_slot(slot);
+        self.offer_slots();
     }
 }
 
@@ -437,8 +445,8 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("tx_slots", config.tx_slots.into(), 4)?;
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
-    at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_least("min_grant", config.min_grant.into(), 4)?;
+    at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

@@ -2,125 +2,35 @@
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
 use super::Endpoint;
-use crate::entries::{ConnectionEvents, Ending, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::entries::{Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, WorkStatus};
 use crate::ids::NONE;
-use crate::state::task::{self, Action, Input, State};
+use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
-use crate::timer::Timer;
+use crate::table::queue_pop;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn task_input(&mut self, t: u32, input: Input) -> Action {
-        let row = self.task(t);
-        let from = row.state;
-        let (next, action) = task::lookup(from, input);
-        row.state = next;
-        if action == Action::Ignored {
-            self.g.counters.ignored_inputs += 1;
-        } else {
-            self.trace
-                .transition(3, t, from as u8, input as u8, next as u8);
-        }
-        action
+        self.parts().task_input(t, input)
     }
 
     /// Puts a task in its connection's list of all tasks.
-    #[inline]
     pub(crate) fn link_task(&mut self, c: u32, t: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.connections[c as usize];
-        let head = row.tasks;
-        row.tasks = t;
-        if head != NONE {
-            tables.tasks[head as usize].prev = t;
-        }
-        let task = &mut tables.tasks[t as usize];
-        task.connection = c;
-        task.prev = NONE;
-        task.next = head;
-    }
-
-    #[inline]
-    fn unlink_task(&mut self, t: u32) {
-        let tables = self.s.tables();
-        let task = &tables.tasks[t as usize];
-        let (c, prev, next) = (task.connection, task.prev, task.next);
-        if prev == NONE {
-            tables.connections[c as usize].tasks = next;
-        } else {
-            tables.tasks[prev as usize].next = next;
-        }
-        if next != NONE {
-            tables.tasks[next as usize].prev = prev;
-        }
+        self.parts().link_task(c, t);
     }
 
     /// Puts a task in its connection's list of events.
-    #[inline]
     pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
-        let tables = self.s.tables();
-        let task = &mut tables.tasks[t as usize];
-        task.events.insert(event);
-        let c = task.connection;
-        if !task.flags.contains(TaskFlags::EVENTS) {
-            task.flags.insert(TaskFlags::EVENTS);
-            let row = &mut tables.connections[c as usize];
-            queue_push!(tables.tasks, row.ev_head, row.ev_tail, event_next, t);
-        }
-        self.mark_events(c);
+        self.parts().task_event(t, event);
     }
 
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
-        let row = self.task(t);
-        debug_assert!(
-            row.ending == Ending::Open,
-            "task {t} ends twice: {:?}",
-            row.ending
-        );
-        row.ending = ending;
-        let held = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
-        let (c, timed) = (row.connection, row.timer != NONE);
-        let incoming = row.flags.contains(TaskFlags::INCOMING);
-        if held {
-            row.flags.insert(TaskFlags::LINGERS);
-            let memory = row.out.count > 0 || row.into.count > 0;
-            row.flags.set(TaskFlags::OWES_RETURN, memory);
-        }
-        let bytes = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
-        if held {
-            self.connection(c).held += 1;
-        }
-        if timed {
-            self.disarm(Timer::Task(t));
-        }
-        if !incoming {
-            self.unqueue(c, bytes);
-            // Only a good outcome puts an answer into the user's hands.
-            if ending != Ending::Good {
-                self.task(t).flags.remove(TaskFlags::USER);
-            }
-        }
-        if !self.task(t).flags.contains(TaskFlags::SILENT) {
-            self.task_event(t, TaskEvents::MAIN);
-        }
-    }
-
-    /// A message no longer counts against its connection's queue limits.
-    fn unqueue(&mut self, c: u32, bytes: u64) {
-        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
-        let row = self.connection(c);
-        row.queued_messages -= 1;
-        row.queued_bytes -= bytes;
-        if row.wants_writable && row.queued_messages < messages_max && row.queued_bytes < bytes_max
-        {
-            row.wants_writable = false;
-            self.connection_event(c, ConnectionEvents::WRITABLE);
-        }
+        self.parts().finish(t, ending);
+        self.offer_slots();
     }
 
     /// Takes a connection out of the line before its row is freed.
@@ -148,21 +58,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// A task or slot is free: the first user in line hears of it.
-    pub(crate) fn wake_blocked(&mut self) {
-        if self.g.blocked.is_empty() {
-            return;
-        }
-        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
-            return;
-        }
-        let t = self.s.tables();
-        let q = &mut self.g.blocked;
-        let c = queue_pop!(t.connections, q.head, q.tail, blocked_next);
-        t.connections[c as usize].in_blocked = false;
-        self.connection_event(c, ConnectionEvents::WRITABLE);
-    }
-
     /// A work request of a message is done.
     pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
         self.task(t).work -= 1;
@@ -170,35 +65,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match kind {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
-            WorkKind::Frame(_) if good => self.frame_done(t),
+            WorkKind::Frame(_) if good => {
+                self.parts().frame_done(t);
+                self.offer_slots();
+            }
             // The nexus goes down with a bad status, and the message with its connection.
             WorkKind::Frame(_) => {}
         }
         self.maybe_return(t);
         self.try_free(t);
-    }
-
-    fn frame_done(&mut self, t: u32) {
-        let row = self.task(t);
-        let slot = core::mem::replace(&mut row.slot, NONE);
-        let waits = match row.kind {
-            Kind::OneWayReq => row
-                .flags
-                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
-            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
-            _ => true,
-        };
-        if slot != NONE {
-            self.free_slot(slot);
-        }
-        let input = if waits {
-            Input::SendDoneHeld
-        } else {
-            Input::SendDone
-        };
-        if self.task_input(t, input) == Action::Complete {
-            self.finish(t, Ending::Good);
-        }
     }
 
     /// A message that was not posted yet never will be.
@@ -272,7 +147,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn orphan_now(&mut self, t: u32) {
-        self.unlink_task(t);
+        self.parts().unlink_task(t);
         let row = self.task(t);
         row.flags.insert(TaskFlags::ORPHAN);
         row.flags.remove(TaskFlags::ORPHAN_LATER);
@@ -317,55 +192,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Ends a task's row when nothing refers to it any more.
     pub(crate) fn try_free(&mut self, t: u32) {
-        let row = self.task(t);
-        let busy = TaskFlags::QUEUED
-            | TaskFlags::EVENTS
-            | TaskFlags::HELD_BACK
-            | TaskFlags::USER
-            | TaskFlags::LINGERS
-            | TaskFlags::PEER_HOLDS;
-        if row.state != State::Ended || row.work > 0 || row.flags.intersects(busy) {
-            return;
-        }
-        let orphan = row.flags.contains(TaskFlags::ORPHAN);
-        let (slot, answer) = (row.slot, row.answer);
-        let (out, into) = (row.out, row.into);
-        if !orphan {
-            self.unlink_task(t);
-        }
-        if out.extent != NONE || into.extent != NONE {
-            self.give_list(out);
-            self.give_list(into);
-        }
-        if slot != NONE {
-            self.free_slot(slot);
-        }
-        if answer != NONE {
-            self.free_incoming(answer);
-        }
-        self.task(t).state = State::Vacant;
-        if t < self.g.config.rx_slots {
-            self.free_incoming(t);
-        } else {
-            let tables = self.s.tables();
-            self.g.tasks.give(tables.tasks, t);
-            self.wake_blocked();
-        }
+        self.parts().try_free(t);
+        self.offer_slots();
     }
 
     /// A receive slot that held a message is free again.
     pub(crate) fn free_incoming(&mut self, slot: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.tasks[slot as usize];
-        row.generation = row.generation.wrapping_add(1);
-        row.flags = TaskFlags::empty();
-        row.state = State::Vacant;
-        let n = tables.slots[slot as usize].nexus;
-        debug_assert!(tables.slots[slot as usize].usage == SlotUse::Filled);
-        self.free_slot(slot);
-        if n != NONE {
-            self.uncount(n);
-        }
+        self.parts().free_incoming(slot);
+        self.offer_slots();
     }
 
     /// A receive slot that held a setup request of a session.

@@ -8,7 +8,7 @@ use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
 use crate::state::connection::{Input as ConnectionInput, State};
-use crate::state::nexus::{Action, Input};
+use crate::state::nexus::{Action, Input, State as NexusState};
 use crate::storage::Storage;
 use crate::time::Instant;
 use crate::timer::Timer;
@@ -41,24 +41,32 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.trace.mark("stale completion ignored");
     }
 
+    #[inline]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
-        let rx_slots = self.g.config.rx_slots;
-        let row = self.s.tables().slots.get(slot as usize);
-        let posted = row.filter(|row| {
-            slot < rx_slots && row.usage == SlotUse::Posted && completion.wr.matches(row.generation)
-        });
-        let Some(n) = posted.map(|row| row.nexus) else {
-            self.stale();
-            return;
-        };
-        self.unpost(n, slot);
-        match completion.status {
-            WorkStatus::Success => {
-                self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
-                self.nexus(n).held += 1;
-                self.on_frame(n, slot, completion.len, slots);
+        let mut p = self.parts();
+        let n = match p.t.slots.get_mut(slot as usize) {
+            Some(row) if row.usage == SlotUse::Posted && completion.wr.matches(row.generation) => {
+                row.usage = SlotUse::Filled;
+                row.nexus
             }
+            _ => return self.stale(),
+        };
+        p.unpost(n, slot);
+        if completion.status == WorkStatus::Success {
+            p.nexus(n).held += 1;
+            if p.plain_frame(n, slot, frame_bytes(slots, slot, completion.len)) {
+                p.look_again(n);
+                return;
+            }
+        }
+        self.receive_any(n, slot, completion, slots);
+    }
+
+    /// A receive that brought anything but a plain message.
+    fn receive_any(&mut self, n: u32, slot: u32, done: Completion, slots: &mut impl Slots) {
+        match done.status {
+            WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
             status => {
                 self.g.counters.flushed += 1;
                 self.free_slot(slot);
@@ -79,19 +87,39 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.stale();
             return;
         };
+        let status = completion.status;
         // A queue completes in order: what was posted before and not signalled is done too.
+        if status == WorkStatus::Success {
+            let mut p = self.parts();
+            loop {
+                let head = p.nexus(n).sq_head;
+                if !p.plain_done(n, head) {
+                    break;
+                }
+                if head == w {
+                    p.look_again(n);
+                    self.offer_slots();
+                    return self.check_drained(n);
+                }
+            }
+        }
+        self.send_any(n, w, status);
+    }
+
+    /// The rest of a send completion, from a work request on that was no message's.
+    fn send_any(&mut self, n: u32, w: u32, status: WorkStatus) {
         while self.nexus(n).sq_head != w {
             self.pop_work(n, WorkStatus::Success);
         }
-        let status = completion.status;
         self.pop_work(n, status);
         match status {
-            WorkStatus::Success => self.mark_ready(n),
+            WorkStatus::Success => self.look_again(n),
             status => {
                 self.g.counters.flushed += u64::from(status == WorkStatus::Flushed);
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
+        self.offer_slots();
         self.check_drained(n);
     }
 
@@ -110,7 +138,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.free_slot(slot);
             self.uncount(n);
         }
-        self.mark_ready(n);
+        self.look_again(n);
     }
 
     /// One control frame without payload, or of the transport's setup, off a stream: nothing of
@@ -165,8 +193,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         slots: &mut impl Slots,
     ) -> Result<Keep, Violation> {
         let framing = self.nexus(n).framing;
-        let bytes = slots.slot(SlotId(slot));
-        let bytes = &bytes[..bytes.len().min(len as usize)];
+        let bytes = frame_bytes(slots, slot, len);
         let (kind, _) = peek_kind(bytes, framing)?;
         self.g.counters.frames_received += 1;
         match kind {
@@ -254,7 +281,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let own_rq = config.rq_depth;
         let own_sq = config.sge_max + 1;
         let reconnect = setup.flags & crate::wire::NEXUS_RECONNECT != 0;
-        if !self.nexus(n).server {
+        let state = self.nexus(n).state;
+        let awaited = matches!(state, NexusState::Accepting | NexusState::Awaiting);
+        if !self.nexus(n).server || !awaited {
             self.nexus_input(n, Input::SetupReq, unexpected(Kind::NexusSetupReq));
             return Ok(Keep::No);
         }
@@ -273,8 +302,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.sq_window = params.sq_depth.max(own_rq);
         row.cid = n + 1;
         if reconnect {
+            row.cid = setup.cid;
             // There is nothing to come back to: the answer that libxio gives for an unknown id.
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
+            row.cid = setup.cid;
         }
         let refused = row.refuse_status != 0;
         let input = if refused {
@@ -289,8 +320,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// NEXUS_SETUP_RSP at the client.
     fn on_nexus_answer(&mut self, n: u32, bytes: &[u8]) -> Result<Keep, Violation> {
         let framing = self.nexus(n).framing;
+        let own_rq = self.g.config.rq_depth;
         let setup = NexusSetupResponse::parse(bytes, framing.dialect())?;
         let rdma = framing == Framing::Rdma;
+        if self.nexus(n).state != NexusState::Handshaking {
+            self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
+            return Ok(Keep::No);
+        }
         if setup.status != 0 {
             let reason = Reason::SetupRefused(setup.status);
             self.nexus_input(n, Input::SetupRefused, Some(reason));
@@ -309,7 +345,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
         row.cid = setup.cid;
         if rdma {
-            row.rq_depth = params.rq_depth;
+            row.rq_depth = params.rq_depth.min(own_rq);
             row.sq_window = params.sq_depth;
             self.add_credits(n, params.credits, 28)?;
         }
@@ -420,6 +456,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         Err(Violation::new(What::UnknownSession, 16, dest.into()))
     }
+}
+
+#[inline(always)]
+fn frame_bytes(slots: &impl Slots, slot: u32, len: u32) -> &[u8] {
+    let bytes = slots.slot(SlotId(slot));
+    &bytes[..bytes.len().min(len as usize)]
 }
 
 fn unexpected(kind: Kind) -> Option<Reason> {

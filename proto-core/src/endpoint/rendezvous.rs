@@ -165,7 +165,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Refuses a waiting payload with a status, which the peer gets where the wire can say it.
+    /// Refuses a waiting payload with a status, which the peer gets where the wire can say it
+    /// (PROTOCOL.md 10.3, 10.4).
     ///
     /// # Errors
     /// `WrongState` when nothing waits (any more).
@@ -564,6 +565,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let nexus = self.nexus(n);
         nexus.read_acks_expected = nexus.read_acks_expected.saturating_sub(1);
+        if nexus.granted > 0 {
+            nexus.granted -= 1;
+        } else {
+            nexus.acks_owed += 1;
+        }
         let row = self.task(t);
         row.flags.remove(TaskFlags::PEER_HOLDS);
         row.read_response = false;
@@ -630,6 +636,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (n, len) = (row.connection, row.out.total + u64::from(row.slot_data));
         let n = self.connection(n).nexus;
         let max = self.nexus(n).frame_max.into();
+        self.too_long(t, len, max);
+    }
+
+    pub(crate) fn too_long(&mut self, t: u32, len: u64, max: u64) {
         if self.task_input(t, Input::Flush) == Action::GiveUp {
             self.finish(t, Ending::Failed(Failure::TooLong { len, max }));
         }

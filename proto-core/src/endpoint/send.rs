@@ -1,12 +1,13 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
 use super::Endpoint;
-use crate::entries::{SegmentList, SlotUse, Task, TaskFlags, Transfer};
+use super::plain::in_hands;
+use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
-use crate::state::task::{Action, Input, State};
+use crate::state::task::{Action, Input};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
@@ -42,13 +43,14 @@ pub struct RequestOptions<'a> {
     /// Buffers for the response's data. A response that fits a frame may stay in its slot and
     /// leave them untouched. Segments without address say only how much is expected.
     pub into: &'a [Segment],
-    /// Ask for a read receipt.
+    /// Ask for a read receipt (PROTOCOL.md 9.4).
     pub receipt: bool,
-    /// Let the peer READ the data even if it would fit a frame.
+    /// Let the peer READ the data even if it would fit a frame (PROTOCOL.md 10.1).
     pub force_read: bool,
-    /// Let the peer WRITE the response even if it would fit a frame.
+    /// Offer `into` for WRITE even if the response would fit a frame, and tell the peer so. No peer
+    /// heeds it (PROTOCOL.md 5.2): such a response may still come in a frame.
     pub force_write: bool,
-    /// The outcome comes by then.
+    /// The outcome comes by then; nothing of it is told to the peer.
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,
@@ -59,6 +61,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Full` when only the protocol's own reserve is left; `connection` then gets a `Writable`.
+    #[inline]
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         let c = self.find_connection(connection)?;
         let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
@@ -81,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Closed` on a connection that is closing, `Full` (a `Writable` event follows), `TooLong`,
     /// `BadSlot`. Nothing changed; the slot is still the caller's.
+    #[inline]
     pub fn send(
         &mut self,
         connection: ConnectionId,
@@ -95,6 +99,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    #[inline]
     pub fn send_one_way(
         &mut self,
         connection: ConnectionId,
@@ -104,7 +109,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.submit(Kind::OneWayReq, connection, message, options)
     }
 
+    #[inline]
     fn submit(
+        &mut self,
+        kind: Kind,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Result<TaskId, CommandError> {
+        match self
+            .parts()
+            .plain_submit(kind, connection, message, options)
+        {
+            Some(id) => Ok(id),
+            None => self.submit_any(kind, connection, message, options),
+        }
+    }
+
+    #[inline(never)]
+    fn submit_any(
         &mut self,
         kind: Kind,
         connection: ConnectionId,
@@ -131,6 +154,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
+        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
+        row.flags.set(TaskFlags::PLAIN, plain);
         self.enqueue_request(c, t, bytes);
         if let Some(deadline) = options.deadline {
             self.arm(Timer::Task(t), deadline);
@@ -166,14 +191,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `WrongState` when it is answered already or no request, `Closed` when its connection can
     /// no longer carry the answer (release it then), `TooLong` when the requester offered no room
     /// and cannot READ, `Full`, `BadSlot`.
+    #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
+        if self.parts().plain_respond(request, message) {
+            return Ok(());
+        }
+        self.respond_any(request, message)
+    }
+
+    #[inline(never)]
+    fn respond_any(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
         let t = self.find_task(request)?;
         let row = self.task(t);
         if row.kind != Kind::MsgReq || !row.flags.contains(TaskFlags::INCOMING) {
             return Err(CommandError::WrongState("not a received request"));
         }
-        if row.state != State::Delivered || !row.flags.contains(TaskFlags::USER) {
-            return Err(CommandError::WrongState("request is answered already"));
+        if !in_hands(row) {
+            return Err(CommandError::WrongState(
+                "request is answered already, or not here yet",
+            ));
         }
         let (c, orphan) = (row.connection, row.flags.contains(TaskFlags::ORPHAN));
         if orphan {
@@ -195,11 +231,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
-        row.transfer = Transfer {
-            posted: 0,
-            done: 0,
-            total: 0,
-        };
+        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
+        row.transfer = Transfer::NONE;
         self.queue_response(c, t);
         Ok(())
     }
@@ -239,11 +272,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
+    #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
+        if self.parts().plain_release(task) {
+            self.offer_slots();
+            return Ok(());
+        }
+        self.release_any(task)
+    }
+
+    #[inline(never)]
+    fn release_any(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;
         let row = self.task(t);
-        let main = row.events.contains(crate::entries::TaskEvents::MAIN);
-        if !row.flags.contains(TaskFlags::USER) || main {
+        if !in_hands(row) {
             return Err(CommandError::WrongState("nothing to give back"));
         }
         row.flags.remove(TaskFlags::USER);
@@ -338,7 +380,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 max,
             });
         }
-        Ok(data + u64::from(message.header_len))
+        let all = data + u64::from(message.header_len);
+        let row = self.connection(c);
+        let max = row.peer_depth_bytes;
+        if row.reported_up && all > max && self.g.config.flow_control {
+            return Err(CommandError::TooLong {
+                what: Length::Data,
+                len: all,
+                max,
+            });
+        }
+        Ok(all)
     }
 
     pub(crate) fn check_segments(
@@ -410,7 +462,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
         let max = if write { room } else { 0 };
-        if (stream || write) && data > max {
+        if stream && data > max {
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,
@@ -498,13 +550,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn give_list(&mut self, list: SegmentList) {
-        let t = self.s.tables();
-        let mut e = list.extent;
-        while e != NONE {
-            let next = t.extents[e as usize].next_free;
-            self.g.extents.give(t.extents, e);
-            e = next;
-        }
+        self.parts().give_extents(list.extent);
     }
 
     /// Takes a row for an outgoing message.
@@ -515,10 +561,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
-        *row = Task {
-            generation: row.generation,
-            ..Task::VACANT
-        };
+        row.reset();
         Ok(index)
     }
 

@@ -23,7 +23,7 @@ use crate::wire::{
     Violation, What, status,
 };
 
-/// A session as a value, for an endpoint that did not set it up.
+/// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SessionTicket {
     /// The id under which this side knows it.
@@ -74,7 +74,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.arm_after(Timer::Session(s), timeout);
             }
             Action::MoveToPortals => {}
-            Action::Expire | Action::Report => {
+            Action::Expire => {
+                // The connection that was sent to the portals may still be saying goodbye.
+                if self.session(s).connection_count == 0 {
+                    self.session_input(s, Input::LastGone);
+                }
+            }
+            Action::Report => {
                 self.disarm(Timer::Session(s));
                 let unseen = self.session(s).asked || self.session(s).hidden;
                 self.session(s).asked = false;
@@ -437,9 +443,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
-        let has = |t: &Option<super::TransportState>| {
-            t.as_ref().is_some_and(|t| t.limits.dialect == dialect)
-        };
+        let has = |t: &super::TransportState| t.known && t.limits.dialect == dialect;
         self.g
             .transports
             .iter()

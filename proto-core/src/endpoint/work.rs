@@ -2,9 +2,10 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
+use super::parts::{Done, Parts};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
-use crate::ids::{NONE, TransportId, WrId, WrKind};
+use crate::ids::{NONE, TransportId, WrId};
 use crate::memory::Slots;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
@@ -40,35 +41,56 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
+        // Nothing to do is the common answer, and is given without a call.
+        if self
+            .g
+            .transports
+            .get(transport.0 as usize)?
+            .ready
+            .is_empty()
+        {
+            return None;
+        }
+        self.ready_work(transport, slots)
+    }
+
+    #[inline(never)]
+    fn ready_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         loop {
-            let q = &self.g.transports[transport.0 as usize].as_ref()?.ready;
-            if q.is_empty() {
+            let n = self.g.transport(transport.0).ready.head;
+            if n == NONE {
                 return None;
             }
-            let n = q.head;
-            if let Some(work) = self.next_work(n, slots) {
-                return Some(work);
+            let plain = self.parts().plain_work(n, slots);
+            let work = plain.or_else(|| self.next_work(n, slots));
+            if work.is_some() && self.nexus(n).may_have_work() {
+                return work;
             }
+            debug_assert!(
+                work.is_none() || self.next_work(n, slots).is_none(),
+                "nexus {n} has work that was not foreseen"
+            );
             let tables = self.s.tables();
-            let q = &mut self.g.transports[transport.0 as usize].as_mut()?.ready;
+            let q = &mut self.g.transport(transport.0).ready;
             debug_assert_eq!(q.head, n);
             queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
             tables.nexuses[n as usize].in_ready = false;
+            if work.is_some() {
+                return work;
+            }
         }
     }
 
     /// Something may have changed that lets a nexus send.
-    #[inline]
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.nexuses[n as usize];
-        if !row.in_ready {
-            row.in_ready = true;
-            if let Some(state) = &mut self.g.transports[row.transport as usize] {
-                let q = &mut state.ready;
-                queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
-            }
-        }
+        self.parts().mark_ready(n);
+    }
+
+    /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
+    /// can lead to work.
+    #[inline]
+    pub(crate) fn look_again(&mut self, n: u32) {
+        self.parts().look_again(n);
     }
 
     /// Takes a nexus out of the ready list before its row is freed.
@@ -82,41 +104,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         let next = row.ready_next;
-        if let Some(state) = &mut self.g.transports[row.transport as usize] {
-            let q = &mut state.ready;
-            if q.head == n {
-                q.head = next;
-                if next == NONE {
-                    q.tail = NONE;
-                }
-                return;
-            }
-            let mut at = q.head;
-            while tables.nexuses[at as usize].ready_next != n {
-                at = tables.nexuses[at as usize].ready_next;
-            }
-            tables.nexuses[at as usize].ready_next = next;
+        let q = &mut self.g.transport(row.transport).ready;
+        if q.head == n {
+            q.head = next;
             if next == NONE {
-                q.tail = at;
+                q.tail = NONE;
             }
+            return;
+        }
+        let mut at = q.head;
+        while tables.nexuses[at as usize].ready_next != n {
+            at = tables.nexuses[at as usize].ready_next;
+        }
+        tables.nexuses[at as usize].ready_next = next;
+        if next == NONE {
+            q.tail = at;
         }
     }
 
     /// A connection may have something to send.
-    #[inline]
     pub(crate) fn mark_tx(&mut self, c: u32) {
-        let tables = self.s.tables();
-        let row = &mut tables.connections[c as usize];
-        let n = row.nexus;
-        if n == NONE {
-            return;
-        }
-        if !row.in_tx {
-            row.in_tx = true;
-            let nexus = &mut tables.nexuses[n as usize];
-            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
-        }
-        self.mark_ready(n);
+        self.parts().mark_tx(c);
     }
 
     /// Takes a connection out of a nexus's round before it leaves the nexus.
@@ -189,10 +197,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let c = self.nexus(n).tx_head;
             let pick = self.pick(c);
             if pick == Pick::Nothing {
-                self.pop_tx(n);
+                self.parts().pop_tx(n);
                 continue;
             }
-            if !matches!(pick, Pick::Control(_)) && !self.room_for_data(n) {
+            if !matches!(pick, Pick::Control(_)) && !self.parts().room_for_data(n) {
                 break;
             }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
@@ -250,7 +258,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     return Emitted::Work(write);
                 }
                 if self.task(t).slot == NONE {
-                    // An answer that the endpoint itself gives has no slot of the user's.
+                    // A status that the endpoint answers with for the user has no slot yet.
                     let Some(slot) = self.frame_slot(n) else {
                         return Emitted::Blocked;
                     };
@@ -270,7 +278,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Pick::Nothing => return Emitted::Again,
         };
-        self.rotate_tx(n, c);
+        self.parts().rotate_tx(n, c);
         Emitted::Work(work)
     }
 
@@ -282,16 +290,119 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
-    fn pop_tx(&mut self, n: u32) {
+    /// What a connection may send next, by its own state and the peer's application credits.
+    pub(crate) fn pick(&mut self, c: u32) -> Pick {
+        self.parts().pick(c)
+    }
+
+    pub(crate) fn room(&mut self, n: u32) -> bool {
+        self.parts().room(n)
+    }
+
+    pub(crate) fn signal(&mut self, n: u32) -> bool {
+        self.parts().signal(n)
+    }
+
+    /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
+    fn frame_slot(&mut self, n: u32) -> Option<u32> {
+        let slot = self.take_frame_slot();
+        if slot.is_none() && !self.nexus(n).wants_slot {
+            self.nexus(n).wants_slot = true;
+            self.g.slot_waiters += 1;
+            self.trace.mark("frame waited for a slot");
+        }
+        slot
+    }
+
+    /// Enters a work request on a send queue.
+    pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
+        self.parts().push_work(n, entry)
+    }
+
+    /// Takes the oldest work request off a send queue.
+    pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) {
+        let Done {
+            kind,
+            task: t,
+            connection: c,
+            slot,
+            bytes,
+        } = self.parts().take_work(n);
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if t != NONE {
+            self.work_done(t, kind, bytes, status);
+        }
+        if c != NONE {
+            self.connection(c).control_work -= 1;
+            self.settle(c);
+        }
+        if let WorkKind::Frame(kind) = kind {
+            self.setup_sent(n, kind);
+        }
+    }
+
+    fn setup_sent(&mut self, n: u32, kind: Kind) {
+        if matches!(kind, Kind::NexusSetupReq | Kind::NexusSetupRsp) {
+            self.nexus(n).setup_work = false;
+            if self.nexus(n).state == State::Refusing {
+                self.nexus_input(n, Input::RefusalSent, None);
+            } else {
+                self.mark_ready(n);
+            }
+        }
+    }
+
+    /// Takes the driver's word that a work request could not be posted; nothing after it on the
+    /// same queue was posted either.
+    pub fn handle_post_failed(&mut self, now: Instant, wr: WrId, error: i32) {
+        self.set_now(now);
         let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        let c = queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-        tables.connections[c as usize].in_tx = false;
+        let index = wr.index() as usize;
+        let n = if wr.is_recv() {
+            tables
+                .slots
+                .get(index)
+                .filter(|s| wr.matches(s.generation))
+                .map(|s| s.nexus)
+        } else {
+            let entry = tables.work.get(index);
+            entry
+                .filter(|w| w.live && wr.matches(w.generation))
+                .map(|w| w.nexus)
+        };
+        match n {
+            Some(n) if n != NONE => {
+                // What was not posted never completes; it comes back when the queue is gone.
+                self.nexus_input(n, Input::Fail, Some(Reason::PostFailed(error)));
+            }
+            _ => self.g.counters.stale += 1,
+        }
+    }
+}
+
+impl<T: Trace> Parts<'_, T> {
+    /// Whether the peer's application credits cover a queued message, taking them if so is left
+    /// to the frame.
+    pub(super) fn covered(&mut self, c: u32, t: u32) -> bool {
+        let row = self.task(t);
+        let receipt =
+            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
+        let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+        let row = self.connection(c);
+        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
+    }
+
+    pub(super) fn pop_tx(&mut self, n: u32) {
+        let nexus = &mut self.t.nexuses[n as usize];
+        let c = queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+        self.t.connections[c as usize].in_tx = false;
     }
 
     /// Connections take turns: one with more to send goes to the end, one without leaves.
     #[inline]
-    fn rotate_tx(&mut self, n: u32, c: u32) {
+    pub(super) fn rotate_tx(&mut self, n: u32, c: u32) {
         if self.nexus(n).tx_head != c {
             return;
         }
@@ -299,17 +410,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.pop_tx(n);
             return;
         }
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
+        let nexus = &mut self.t.nexuses[n as usize];
         if nexus.tx_tail != c {
-            queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+            queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+            queue_push!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
         }
     }
 
     /// What a connection may send next, by its own state and the peer's application credits.
     #[inline]
-    pub(crate) fn pick(&mut self, c: u32) -> Pick {
+    pub(super) fn pick(&mut self, c: u32) -> Pick {
         let flow_control = self.g.config.flow_control;
         self.skip_ended(c);
         let row = self.connection(c);
@@ -353,13 +463,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Messages that ended while queued leave the queue's head.
     #[inline]
-    fn skip_ended(&mut self, c: u32) {
+    pub(super) fn skip_ended(&mut self, c: u32) {
         loop {
-            let tables = self.s.tables();
-            let row = &mut tables.connections[c as usize];
+            let row = &mut self.t.connections[c as usize];
             let ended = |t: u32| {
                 t != NONE && {
-                    let task = &tables.tasks[t as usize];
+                    let task = &self.t.tasks[t as usize];
                     let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
                     let owes = task.flags.contains(TaskFlags::INCOMING)
                         && task.flags.intersects(receipt)
@@ -369,23 +478,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 }
             };
             let t = if ended(row.req_head) {
-                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next)
+                queue_pop!(self.t.tasks, row.req_head, row.req_tail, queue_next)
             } else if ended(row.rsp_head) {
-                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next)
+                queue_pop!(self.t.tasks, row.rsp_head, row.rsp_tail, queue_next)
             } else {
                 return;
             };
-            tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+            self.t.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
             self.try_free(t);
         }
     }
 
     /// Whether there is room for one more work request that can complete.
     #[inline]
-    pub(crate) fn room(&mut self, n: u32) -> bool {
+    pub(super) fn room(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
-        let state = self.transport(transport);
+        let state = self.g.transport(transport);
         let limits = &state.limits;
         let fits =
             used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
@@ -394,65 +503,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Two places of the send queue are kept for control frames.
     #[inline]
-    fn room_for_data(&mut self, n: u32) -> bool {
+    pub(super) fn room_for_data(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (transport, used) = (row.transport, row.sq_used);
-        used + 2 < self.transport(transport).limits.sq_depth
-    }
-
-    /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
-    fn frame_slot(&mut self, n: u32) -> Option<u32> {
-        let slot = self.take_frame_slot();
-        if slot.is_none() && !self.nexus(n).wants_slot {
-            self.nexus(n).wants_slot = true;
-            self.g.slot_waiters += 1;
-            self.trace.mark("frame waited for a slot");
-        }
-        slot
-    }
-
-    pub(crate) fn wake_slot_waiters(&mut self) {
-        self.g.slot_waiters = 0;
-        let count = self.s.tables().nexuses.len() as u32;
-        for n in 0..count {
-            if core::mem::take(&mut self.nexus(n).wants_slot) {
-                self.mark_ready(n);
-            }
-        }
-    }
-
-    /// Enters a work request on a send queue.
-    #[inline]
-    pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
-        let tables = self.s.tables();
-        let Some(w) = self.g.work.take(tables.work) else {
-            unreachable!("room was checked before");
-        };
-        let row = &mut tables.work[w as usize];
-        let generation = row.generation;
-        let bytes = entry.bytes;
-        *row = WorkEntry {
-            generation,
-            nexus: n,
-            live: true,
-            ..entry
-        };
-        let nexus = &mut tables.nexuses[n as usize];
-        queue_push!(tables.work, nexus.sq_head, nexus.sq_tail, next_free, w);
-        nexus.sq_used += 1;
-        nexus.sq_bytes += bytes;
-        let transport = nexus.transport;
-        self.transport(transport).cq_used += 1;
-        WrId::new(WrKind::Send, w, generation)
+        used + 2 < self.g.transport(transport).limits.sq_depth
     }
 
     /// Whether the work request just made must be signalled: every so many, and the last of what
     /// can go now, so that nothing waits for later traffic to come back.
     #[inline]
-    pub(crate) fn signal(&mut self, n: u32) -> bool {
+    pub(super) fn signal(&mut self, n: u32) -> bool {
         let transport = self.nexus(n).transport;
-        let limits = self.transport(transport).limits;
-        let every = limits.signal_every.min(limits.sq_depth / 4).max(1);
+        let every = self.g.transport(transport).signal_every;
         let row = self.nexus(n);
         row.sq_unsignaled += 1;
         let due = row.sq_unsignaled >= every;
@@ -464,7 +526,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Whether another data frame is sure to follow now.
-    fn more_to_send(&mut self, n: u32) -> bool {
+    pub(super) fn more_to_send(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;
@@ -472,73 +534,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return false;
         }
         matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))
-    }
-
-    /// Takes the oldest work request off a send queue.
-    pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) -> u32 {
-        let tables = self.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        let w = queue_pop!(tables.work, nexus.sq_head, nexus.sq_tail, next_free);
-        let row = &mut tables.work[w as usize];
-        row.live = false;
-        let (kind, t, c, slot, bytes) = (row.kind, row.task, row.connection, row.slot, row.bytes);
-        nexus.sq_used -= 1;
-        nexus.sq_bytes -= row.bytes;
-        let transport = nexus.transport;
-        self.g.work.give(tables.work, w);
-        self.transport(transport).cq_used -= 1;
-        if slot != NONE {
-            self.free_slot(slot);
-        }
-        if t != NONE {
-            self.work_done(t, kind, bytes, status);
-        }
-        if c != NONE {
-            self.connection(c).control_work -= 1;
-            self.settle(c);
-        }
-        if let WorkKind::Frame(kind) = kind {
-            self.setup_sent(n, kind);
-        }
-        w
-    }
-
-    fn setup_sent(&mut self, n: u32, kind: Kind) {
-        if matches!(kind, Kind::NexusSetupReq | Kind::NexusSetupRsp) {
-            self.nexus(n).setup_work = false;
-            if self.nexus(n).state == State::Refusing {
-                self.nexus_input(n, Input::RefusalSent, None);
-            } else {
-                self.mark_ready(n);
-            }
-        }
-    }
-
-    /// Takes the driver's word that a work request could not be posted; nothing after it on the
-    /// same queue was posted either.
-    pub fn handle_post_failed(&mut self, now: Instant, wr: WrId, error: i32) {
-        self.set_now(now);
-        let tables = self.s.tables();
-        let index = wr.index() as usize;
-        let n = if wr.is_recv() {
-            tables
-                .slots
-                .get(index)
-                .filter(|s| wr.matches(s.generation))
-                .map(|s| s.nexus)
-        } else {
-            let entry = tables.work.get(index);
-            entry
-                .filter(|w| w.live && wr.matches(w.generation))
-                .map(|w| w.nexus)
-        };
-        match n {
-            Some(n) if n != NONE => {
-                // What was not posted never completes; it comes back when the queue is gone.
-                self.nexus_input(n, Input::Fail, Some(Reason::PostFailed(error)));
-            }
-            _ => self.g.counters.stale += 1,
-        }
     }
 }
 

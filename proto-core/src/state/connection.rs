@@ -102,7 +102,6 @@ super::machine! {
         FinWait1 + Abort => Ending / Drop;
         FinWait1 + Lost => Ending / Drop;
         FinWait1 + Broken => Ending / Drop;
-        FinWait1 + KeepaliveDead => Ending / Drop;
         FinWait1 + Deadline => Ending / Drop;
 
         FinWait2 + FinReq => TimeWait / TimeWait;

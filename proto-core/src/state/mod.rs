@@ -1,4 +1,5 @@
 //! The declared state tables: the only place where a state may change, and the source of the dump.
+//! PROTOCOL.md 2, 7, 8 and 9 describe them.
 //!
 //! A machine is a list of states, inputs and actions, and rows `State + Input => Next / Action`.
 //! Every pair without a row leaves the state as it is and is counted as ignored, so every pair

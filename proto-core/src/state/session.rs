@@ -11,7 +11,7 @@ super::machine! {
         Requested,
         /// Server: accepted with portals; the client's HELLO is awaited here or elsewhere.
         Accepted,
-        /// Server: the client is sent away (rejected or redirected).
+        /// Nobody may come any more: the client was sent away, or did not come in time.
         Refused,
         /// Messages may flow.
         Online,
@@ -47,7 +47,7 @@ super::machine! {
         Requested + LastGone => Ended / Report;
 
         Accepted + Hello => Online / Attach;
-        Accepted + Deadline => Ended / Expire;
+        Accepted + Deadline => Refused / Expire;
 
         Refused + LastGone => Ended / Report;
 
@@ -57,7 +57,7 @@ super::machine! {
 
         Imported + Join => Online / Attach;
         Imported + Hello => Online / Attach;
-        Imported + Deadline => Ended / Expire;
+        Imported + Deadline => Refused / Expire;
 
         Ended + Reported => Vacant / Free;
     }

@@ -100,22 +100,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !row.links[which as usize].linked {
             return;
         }
-        let transport = &mut self.g.transports[row.transport as usize];
-        let transport = transport.as_mut();
+        let transport = self.g.transport(row.transport);
         let state = row.state;
-        match (which, state, transport) {
-            (Listed::Ready, _, Some(transport)) => transport.streams.remove(rows, which, s),
-            (Listed::Place, State::Waiting, _) => {
+        match (which, state) {
+            (Listed::Ready, _) => transport.streams.remove(rows, which, s),
+            (Listed::Place, State::Waiting) => {
                 let home = bucket(&row.peer, rows.len());
                 let mut list = rows[home].bucket;
                 list.remove(rows, which, s);
                 rows[home].bucket = list;
             }
-            (Listed::Place, State::Closing, Some(transport)) => {
-                transport.closing.remove(rows, which, s);
-            }
-            (Listed::Place, _, _) => self.leave_slot_line(s),
-            (Listed::Ready, _, None) => {}
+            (Listed::Place, State::Closing) => transport.closing.remove(rows, which, s),
+            (Listed::Place, _) => self.leave_slot_line(s),
         }
     }
 }

@@ -186,7 +186,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_stream(&mut self, transport: TransportId) -> Option<SocketId> {
-        let list = &mut self.g.transports[transport.0 as usize].as_mut()?.streams;
+        let list = &mut self.g.transports.get_mut(transport.0 as usize)?.streams;
         let rows = self.s.tables().sockets;
         let s = list.pop(rows, Listed::Ready)?;
         Some(SocketId::new(s, rows[s as usize].generation))
@@ -247,12 +247,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn wake(&mut self, s: u32) {
         let rows = self.s.tables().sockets;
         let row = &rows[s as usize];
-        let transport = row.transport as usize;
-        if row.stopped
-            && !row.links[Listed::Ready as usize].linked
-            && let Some(state) = &mut self.g.transports[transport]
-        {
-            state.streams.push(rows, Listed::Ready, s);
+        let transport = row.transport;
+        if row.stopped && !row.links[Listed::Ready as usize].linked {
+            let list = &mut self.g.transport(transport).streams;
+            list.push(rows, Listed::Ready, s);
         }
     }
 

@@ -131,7 +131,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The next socket to close, whose row is free with that.
     pub(crate) fn poll_sockets(&mut self, transport: TransportId) -> Option<Control> {
-        let list = &mut self.g.transports[transport.0 as usize].as_mut()?.closing;
+        let list = &mut self.g.transports.get_mut(transport.0 as usize)?.closing;
         let rows = self.s.tables().sockets;
         let s = list.pop(rows, Listed::Place)?;
         let row = &rows[s as usize];
@@ -287,10 +287,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.trace.mark("stray socket closed");
         self.socket(s).reason = reason;
         let rows = self.s.tables().sockets;
-        let transport = rows[s as usize].transport as usize;
-        if let Some(state) = &mut self.g.transports[transport] {
-            state.closing.push(rows, Listed::Place, s);
-        }
+        let list = &mut self.g.transport(rows[s as usize].transport).closing;
+        list.push(rows, Listed::Place, s);
     }
 
     /// Whether a client's transport connection can have its sockets.

@@ -9,8 +9,9 @@
 //! stream that waits longest has it at once: a free slot and one who could use it never meet.
 
 use super::list::Listed;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Parts};
 use crate::entries::SlotUse;
+use crate::ids::NONE;
 use crate::storage::Storage;
 use crate::trace::Trace;
 
@@ -46,20 +47,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A receive slot is no longer counted to a transport connection.
     pub(crate) fn uncount(&mut self, n: u32) {
-        let nexus = self.nexus(n);
-        nexus.held -= 1;
-        let (held, s) = (nexus.held, nexus.sockets[0]);
-        self.mark_ready(n);
-        if held > 0 || s == crate::ids::NONE {
-            return;
-        }
-        // It waited as one of those that hold some: now it is first in line.
-        let rows = self.s.tables().sockets;
-        if rows[s as usize].links[Listed::Place as usize].linked {
-            self.g.more_slots.remove(rows, Listed::Place, s);
-            self.g.first_slot.push(rows, Listed::Place, s);
-            self.offer_slots();
-        }
+        self.parts().uncount(n);
+        self.offer_slots();
     }
 
     /// Puts a socket whose next frame needs a slot in line for one.
@@ -90,7 +79,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives free slots to those who wait.
     #[inline]
     pub(crate) fn offer_slots(&mut self) {
-        if self.g.first_slot != super::List::EMPTY || self.g.more_slots != super::List::EMPTY {
+        if (self.g.first_slot.head & self.g.more_slots.head) != NONE {
             self.offer_slots_now();
         }
     }
@@ -115,6 +104,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.socket(s).slot = slot;
                 self.wake(s);
             }
+        }
+    }
+}
+
+impl<T: Trace> Parts<'_, T> {
+    /// A socket that waited for a slot as one of those that hold some is first in line now.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn first_in_line(self, n: u32) {
+        let s = self.t.nexuses[n as usize].sockets[0];
+        let rows = self.t.sockets;
+        if rows[s as usize].links[Listed::Place as usize].linked {
+            self.g.more_slots.remove(rows, Listed::Place, s);
+            self.g.first_slot.push(rows, Listed::Place, s);
         }
     }
 }

@@ -27,7 +27,7 @@ where
     bytes.len()
 }
 
-/// A frame that grants transport credits and nothing else. RDMA only.
+/// A frame that grants transport credits and nothing else (PROTOCOL.md 5.7, 6). RDMA only.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct CreditNop {
     /// The sender's next transport sequence number, which the frame does not consume.
@@ -86,7 +86,8 @@ impl CreditNop {
     }
 }
 
-/// A frame that tells a responder that its data was read. RDMA only; has no sequence number.
+/// A frame that tells a responder that its data was read (PROTOCOL.md 5.7, 10.2). RDMA only; has
+/// no sequence number.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ReadAck {
     /// The `ltid` of the response whose data was read.
@@ -128,7 +129,7 @@ impl ReadAck {
     }
 }
 
-/// Payload of `CancelReq` and `CancelRsp`.
+/// Payload of `CancelReq` and `CancelRsp` (PROTOCOL.md 5.7).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Cancel {
     /// Transport sequence number of the request to withdraw.

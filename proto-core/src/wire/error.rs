@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// A defect found in received bytes: the check that failed, where, and the value that failed it.
+/// A defect found in received bytes (PROTOCOL.md 13): the check that failed, where, and the value
+/// that failed it.
 ///
 /// `offset` counts bytes from the start of the slice that was parsed: the frame, or the payload
 /// for the parsers that get only a payload (see [`Violation::shifted`]). `value` is the offending

@@ -19,8 +19,8 @@ pub const SETUP_PAYLOAD_MAX: usize = 3840;
 pub const CANCEL_LEN: usize = 26;
 
 bitflags! {
-    /// Flags of the session header: those of the application's message. Bits without a name are
-    /// kept as received.
+    /// Flags of the session header: those of the application's message (PROTOCOL.md 5.2). Bits
+    /// without a name are kept as received.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     pub struct SessionFlags: u32 {
         /// The receiver shall send a read receipt.
@@ -44,7 +44,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// Flags of the request transport header. Bits without a name are kept as received.
+    /// Flags of the request transport header (PROTOCOL.md 5.2). Bits without a name are kept as
+    /// received.
     #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
     pub struct TransportFlags: u8 {
         /// The responder must write the response data; the bit that libxio obeys.
@@ -57,7 +58,7 @@ bitflags! {
     }
 }
 
-/// How data travels.
+/// How data travels (PROTOCOL.md 10.1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Op {
@@ -160,7 +161,7 @@ impl Iterator for Sges<'_> {
 
 impl ExactSizeIterator for Sges<'_> {}
 
-/// The session header in host order.
+/// The session header in host order (PROTOCOL.md 5.1).
 ///
 /// Parsers return zeros for what a frame of the given kind leaves undefined: of control frames
 /// only `dest_session` counts, of `AckReq` also the numbers and credits, of cancel frames nothing.
@@ -256,7 +257,7 @@ pub struct Bounds {
 #[inline]
 pub fn peek_kind(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violation> {
     if let Ok((tlv, rest)) = Tlv::ref_from_prefix(frame)
-        && let Some(kind) = message_kind(tlv)
+        && let Some(kind) = usual_kind(tlv)
     {
         let len = tlv.len.get();
         if len <= TLV_LEN_MAX.min(rest.len() as u64) {
@@ -271,7 +272,7 @@ pub fn peek_kind(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violatio
 /// This and the other functions of the common case are always inlined: the fields of a header
 /// stay in registers then, while an outlined function would pass them through memory.
 #[inline(always)]
-pub(super) fn message_kind(tlv: &Tlv) -> Option<Kind> {
+pub(super) fn usual_kind(tlv: &Tlv) -> Option<Kind> {
     if tlv.magic.get() != MAGIC {
         return None;
     }
@@ -281,6 +282,13 @@ pub(super) fn message_kind(tlv: &Tlv) -> Option<Kind> {
         word if word == Kind::OneWayReq.word() => Some(Kind::OneWayReq),
         _ => None,
     }
+}
+
+/// The kind of a frame, if it is one of those.
+#[inline(always)]
+pub(crate) fn message_kind(frame: &[u8]) -> Option<Kind> {
+    let (tlv, _) = Tlv::ref_from_prefix(frame).ok()?;
+    usual_kind(tlv)
 }
 
 /// [`peek_kind`] for every frame and every defect. Out of line, to keep the common case small.

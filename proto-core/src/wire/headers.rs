@@ -1,4 +1,5 @@
-//! Byte layouts. Every integer is big-endian and unaligned; sizes and offsets are proven below.
+//! Byte layouts (PROTOCOL.md 1 to 7). Every integer is big-endian and unaligned; sizes and offsets
+//! are proven below.
 
 use core::mem::{offset_of, size_of};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};

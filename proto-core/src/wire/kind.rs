@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 use super::error::{Violation, What};
 
-/// One of the two header layouts of the protocol.
+/// One of the two header layouts of the protocol (PROTOCOL.md 1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Dialect {
     /// Headers with acknowledgements and credits, as sent over a reliable connected queue pair.
@@ -13,7 +13,7 @@ pub enum Dialect {
     Tcp,
 }
 
-/// How the parts of a frame are laid on the transport.
+/// How the parts of a frame are laid on the transport (PROTOCOL.md 3.3, 5.5).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Framing {
     /// One SEND work request is one frame.
@@ -73,7 +73,7 @@ bitflags! {
     }
 }
 
-/// The exact type words that may occur in a frame; the discriminant is the word.
+/// The exact type words that may occur in a frame (PROTOCOL.md 1.2); the discriminant is the word.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Kind {

@@ -26,12 +26,15 @@ mod tests;
 
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
+pub(crate) use frame::message_kind;
 pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
 pub use kind::{Dialect, Framing, Kind, MessageType};
+pub(crate) use request::encode_inline_request;
 pub use request::{Request, RequestFields, encode_request, request_head_len};
+pub(crate) use response::encode_inline_response;
 pub use response::{
     Lengths, Response, ResponseFields, ResponseList, encode_response, response_head_len,
 };

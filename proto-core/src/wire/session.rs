@@ -117,7 +117,7 @@ fn writer(buf: &mut [u8], len: usize) -> Result<Writer<'_>, TooLong> {
     Ok(Writer { buf, at: 0 })
 }
 
-/// Payload of `SessionSetupReq`.
+/// Payload of `SessionSetupReq` (PROTOCOL.md 7.1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct SessionSetupRequest<'a> {
     /// The requester's id of the session; zero is an id like any other.
@@ -318,7 +318,7 @@ impl fmt::Debug for PortalIter<'_> {
     }
 }
 
-/// Payload of `SessionSetupRsp`.
+/// Payload of `SessionSetupRsp` (PROTOCOL.md 7.1, 7.2).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SessionSetupResponse<'a> {
     /// The session exists.

@@ -1,4 +1,4 @@
-//! Nexus setup: the first frame each way on a new transport connection.
+//! Nexus setup: the first frame each way on a new transport connection (PROTOCOL.md 2.1).
 
 use core::fmt;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};

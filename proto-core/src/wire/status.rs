@@ -1,4 +1,4 @@
-//! Status codes as they stand in nexus answers, rejects, cancels and responses.
+//! Status codes as they stand in nexus answers, rejects, cancels and responses (PROTOCOL.md 17).
 //!
 //! Zero is success. Peers also send plain errno values in the same fields.
 

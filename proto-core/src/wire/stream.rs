@@ -1,11 +1,11 @@
-//! What a stream needs to know to cut its bytes into frames.
+//! What a stream needs to know to cut its bytes into frames (PROTOCOL.md 3).
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 use super::control::put;
 use super::error::{Violation, What};
-use super::frame::{Bounds, Op, TLV_LEN, check_tlv, message_kind};
+use super::frame::{Bounds, Op, TLV_LEN, check_tlv, usual_kind};
 use super::headers::{
     ConnectBody, HEADERS_LEN, NexusRequestBody, NexusResponseBody, TcpSetupBlock, Tlv,
 };
@@ -178,7 +178,7 @@ pub(crate) fn stream_rest(
         return Err(What::Truncated.at(0, control_part.len() as u64));
     };
     if matches!(framing, Framing::TcpSingle) {
-        let op_at = match message_kind(tlv) {
+        let op_at = match usual_kind(tlv) {
             Some(kind) if kind.is_request() => request::at::OUT_OP as usize,
             Some(_) => response::at::op(Dialect::Tcp) as usize,
             None => control_part.len(),

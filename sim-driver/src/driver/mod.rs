@@ -74,6 +74,9 @@ pub struct SimDriver {
     /// What the endpoint's clock is ahead of the world's, in nanoseconds.
     skew: i64,
     batch: Vec<WorkCompletion>,
+    /// The core's own invariants are checked at every so manieth step; 0 is never.
+    check_every: u32,
+    steps: u32,
 }
 
 impl core::fmt::Debug for SimDriver {
@@ -140,6 +143,8 @@ impl SimDriver {
             rdma: None,
             skew: 0,
             batch: Vec::new(),
+            check_every: 0,
+            steps: 0,
         })
     }
 
@@ -184,6 +189,10 @@ impl SimDriver {
     /// The RDMA transport, if there is one.
     pub fn transport(&self) -> Option<TransportId> {
         self.rdma.as_ref().map(|rdma| rdma.transport)
+    }
+    /// Has the core's own invariants checked at every so manieth step (0 is never).
+    pub fn check_every(&mut self, steps: u32) {
+        self.check_every = steps;
     }
     /// Moves the endpoint's clock against the world's.
     pub fn jump_clock(&mut self, nanos: i64) {
@@ -277,6 +286,11 @@ impl SimDriver {
         }
         if hands.env.trace.is_on() {
             self.show_transitions(hands.env);
+        }
+        self.steps += 1;
+        if self.check_every != 0 && self.steps >= self.check_every {
+            self.steps = 0;
+            self.core.check_invariants();
         }
     }
 

@@ -44,9 +44,10 @@ impl Pattern {
     /// The first `len` bytes of the pattern.
     #[must_use]
     pub fn bytes(self, len: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..len.div_ceil(4))
-            .flat_map(|index| self.word(index))
-            .collect();
+        let mut bytes = Vec::with_capacity(len + 3);
+        for index in 0..len.div_ceil(4) {
+            bytes.extend_from_slice(&self.word(index));
+        }
         bytes.truncate(len);
         bytes
     }
@@ -56,7 +57,8 @@ impl Pattern {
     pub fn of(bytes: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
-            .find(|pattern| pattern.bytes(bytes.len()) == bytes)
+            .find(|pattern| bytes.starts_with(&pattern.bytes(bytes.len().min(4))))
+            .filter(|pattern| pattern.bytes(bytes.len()) == bytes)
     }
 }
 

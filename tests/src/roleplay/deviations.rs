@@ -72,6 +72,30 @@ pub fn parse(text: &str) -> Result<Vec<(Deviation, String)>, String> {
     Ok(list)
 }
 
+/// Compares what was seen with what is listed.
+///
+/// # Errors
+///
+/// The lines that are not listed, and those that are listed and do not occur.
+pub fn check(seen: &BTreeSet<Deviation>, listed: &BTreeSet<Deviation>) -> Result<(), String> {
+    if seen == listed {
+        return Ok(());
+    }
+    let lines = |some: Vec<&Deviation>| -> String {
+        let mut text = String::new();
+        for one in some {
+            text.push_str(&one.line());
+            text.push('\n');
+        }
+        text
+    };
+    let unlisted = lines(seen.difference(listed).collect());
+    let gone = lines(listed.difference(seen).collect());
+    Err(format!(
+        "not listed:\n{unlisted}\nlisted, but does not occur:\n{gone}"
+    ))
+}
+
 /// The list of this package.
 ///
 /// # Errors
@@ -92,6 +116,10 @@ mod tests {
         let line = "a | 3 FIN_REQ | tlv.len | 00 | - | because";
         let list = parse(&format!("# why\n\n{line}\n")).unwrap();
         assert_eq!(format!("{}{}", list[0].0.line(), list[0].1), line);
+        let one: BTreeSet<Deviation> = list.into_iter().map(|(one, _)| one).collect();
+        assert_eq!(check(&one, &one), Ok(()));
+        assert!(check(&one, &BTreeSet::new()).is_err_and(|what| what.contains("tlv.len")));
+        assert!(check(&BTreeSet::new(), &one).is_err_and(|what| what.contains("tlv.len")));
         for bad in ["a | b", "a | b | c | d | e | ", &format!("{line}\n{line}")] {
             assert!(parse(bad).is_err(), "{bad}");
         }

@@ -92,6 +92,7 @@ pub(super) struct Host {
     pub(super) transport: TransportId,
     pub(super) slots: SlotBytes,
     pub(super) now: Instant,
+    dialect: Dialect,
     memory: Vec<u8>,
     /// Memory that peers may reach by its own address and key.
     shared: Option<Shared>,
@@ -145,6 +146,7 @@ impl Host {
             transport,
             slots: SlotBytes { bytes, size },
             now: Instant::ZERO,
+            dialect,
             memory: Vec::new(),
             shared: None,
             free,
@@ -168,11 +170,17 @@ impl Host {
         let addr = Self::BASE + self.memory.len() as u64;
         self.memory
             .resize(self.memory.len() + len.next_multiple_of(64), 0);
+        // On sockets an address means something to this side only, and there are no keys.
+        let (lkey, rkey) = match self.dialect {
+            Dialect::Rdma => (Self::LKEY, Self::RKEY),
+            Dialect::Tcp => (0, 0),
+        };
+        let len = len as u32;
         Segment {
             addr,
-            len: len as u32,
-            lkey: Self::LKEY,
-            rkey: Self::RKEY,
+            len,
+            lkey,
+            rkey,
         }
     }
 
@@ -249,13 +257,20 @@ impl Host {
         Ok(bytes)
     }
 
-    /// Fills segments in order.
+    /// Fills segments in order, exactly.
     pub(super) fn scatter(&mut self, segments: &[Segment], bytes: &[u8]) -> Result<(), String> {
+        let room: u64 = segments.iter().map(|s| u64::from(s.len)).sum();
+        if room != bytes.len() as u64 {
+            return Err(format!("{} bytes for {room}", bytes.len()));
+        }
+        self.fill(segments, bytes)
+    }
+
+    /// Fills segments in order as far as the bytes reach.
+    pub(super) fn fill(&mut self, segments: &[Segment], bytes: &[u8]) -> Result<(), String> {
         let mut rest = bytes;
         for s in segments {
-            let (part, tail) = rest
-                .split_at_checked(s.len as usize)
-                .ok_or_else(|| format!("{} bytes for {segments:?}", bytes.len()))?;
+            let (part, tail) = rest.split_at(rest.len().min(s.len as usize));
             self.at(s.addr, part.len())?.copy_from_slice(part);
             rest = tail;
         }
@@ -321,7 +336,7 @@ impl Host {
 
 fn config(settings: &Settings) -> Config {
     // The number makes session ids differ from the recorded peer's, which are all zero.
-    let mut config = Config::new(5, 1200, 64);
+    let mut config = Config::new(5, 640, 64);
     config.flow_control = settings.flow_control;
     if let Some(depth) = settings.send_messages {
         config.queue_messages = depth.into();

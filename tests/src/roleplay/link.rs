@@ -66,6 +66,8 @@ pub(super) struct Link {
     responses: HashMap<u64, u64>,
     regions: Vec<Region>,
     pub(super) gone: bool,
+    /// Connect messages of a client's sockets: of the control or single one, of the data one.
+    pub(super) hellos: Vec<Vec<u8>>,
 }
 
 /// The value of a field in a list of named ones.
@@ -106,6 +108,7 @@ impl Link {
             responses: HashMap::new(),
             regions: Vec::new(),
             gone: false,
+            hellos: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! endpoint; for what it did, the endpoint must have done the same by then, or do it when its user
 //! takes its next step.
 
-use xio_proto::{Completion, Control, Instant, NexusId, Slots, Work, WorkStatus, WrId};
+use xio_proto::{CmKind, Completion, Control, Instant, NexusId, Slots, Work, WorkStatus, WrId};
 
 use super::args::{Program, Step};
 use super::compare::{Difference, compare};
@@ -12,6 +12,7 @@ use super::cut::{Format, cut};
 use super::deviations::Deviation;
 use super::host::Host;
 use super::link::{Link, OneSided, Read, Sent};
+use super::streams::Streams;
 use super::user::User;
 use crate::golden::{
     Event, Frame, Kind, Layouts, OneSided as Recorded, Payload, Place, Record, Side, Transcript,
@@ -42,16 +43,24 @@ pub struct Played {
 pub(super) struct Player<'a> {
     transcript: &'a Transcript,
     pub(super) side: Side,
-    format: Format<'a>,
+    pub(super) format: Format<'a>,
     pub(super) host: Host,
     pub(super) user: User,
     pub(super) links: Vec<Link>,
+    pub(super) streams: Streams,
     /// Connect requests that came.
     pub(super) requests: usize,
     /// The recorded connection was lost, and not closed.
     lost: bool,
     played: Played,
 }
+
+/// The time of the first record, in nanoseconds.
+const START: u64 = 1_000_000;
+
+/// How late timers may fire, in nanoseconds: frames carry the time at which they were on the wire,
+/// and a side's timers start when it comes to look at them.
+const LATE: u64 = 500_000;
 
 /// Plays a side of a recording.
 ///
@@ -60,11 +69,30 @@ pub(super) struct Player<'a> {
 /// What made it impossible to go on: a frame of the recorded peer that was not taken, a frame of
 /// another kind than recorded, credits that do not add up, something left behind.
 pub fn play(transcript: &Transcript, side: Side, layouts: &Layouts) -> Result<Played, String> {
+    play_from(Player::new(transcript, side, layouts)?)
+}
+
+/// As [`play`], but what the recorded peer sends on a data socket arrives before the frame that it
+/// belongs to.
+///
+/// # Errors
+///
+/// As [`play`].
+pub fn play_data_first(
+    transcript: &Transcript,
+    side: Side,
+    layouts: &Layouts,
+) -> Result<Played, String> {
     let mut player = Player::new(transcript, side, layouts)?;
+    player.streams.data_first = true;
+    play_from(player)
+}
+
+fn play_from(mut player: Player<'_>) -> Result<Played, String> {
     let result = player.all();
     result.map_err(|(number, what)| {
-        let name = side_name(side);
-        format!("{} as {name}, record {number}: {what}", transcript.name)
+        let (name, side) = (&player.played.transcript, side_name(player.side));
+        format!("{name} as {side}, record {number}: {what}")
     })?;
     Ok(player.played)
 }
@@ -114,6 +142,7 @@ impl<'a> Player<'a> {
             host,
             user,
             links: Vec::new(),
+            streams: Streams::default(),
             requests: 0,
             lost,
             played,
@@ -134,12 +163,24 @@ impl<'a> Player<'a> {
 
     /// One record; `rest` are those behind it.
     fn record(&mut self, record: &Record, rest: &[Record]) -> Result<(), String> {
-        self.elapse(Instant::from_nanos(record.at * 1000 + 1_000_000))?;
-        match (turn(&record.event, self.side), &record.event) {
+        let now = Instant::from_nanos(START + record.at * 1000);
+        let turn = turn(&record.event, self.side);
+        self.elapse(now, if turn == Some(Turn::Input) { LATE } else { 0 })?;
+        match (turn, &record.event) {
             (Some(Turn::Input), Event::Cm { kind, params, .. }) => {
                 self.communication_manager(*kind, *params, rest)
             }
             (Some(Turn::Input), Event::Frame(frame)) => self.take(frame),
+            (Some(turn), Event::Syn { conn, from, to }) => self.syn(turn, *conn, from, to),
+            (Some(Turn::Input), Event::Hello { conn, message }) => {
+                self.streams.arrive(*conn, &message.bytes())
+            }
+            (Some(Turn::Output), Event::Hello { conn, message }) => {
+                self.expect_hello(record.number, *conn, message)
+            }
+            (Some(Turn::Input), Event::Fin { conn, .. } | Event::Rst { conn, .. }) => {
+                self.socket_ended(*conn)
+            }
             (Some(Turn::Input), Event::ReadDone { qp, payload, .. }) => {
                 self.read_done(*qp, payload)
             }
@@ -166,9 +207,11 @@ impl<'a> Player<'a> {
         self.run()
     }
 
-    /// Lets time pass, with everything that becomes due on the way.
-    fn elapse(&mut self, now: Instant) -> Result<(), String> {
-        while let Some(due) = self.host.endpoint.poll_timeout().filter(|due| *due <= now) {
+    /// Lets time pass, with everything that becomes due on the way; what is due in the last
+    /// `late` nanoseconds comes behind what arrives now.
+    fn elapse(&mut self, now: Instant, late: u64) -> Result<(), String> {
+        let past = Instant::from_nanos(now.as_nanos() - late);
+        while let Some(due) = self.host.endpoint.poll_timeout().filter(|due| *due <= past) {
             self.host.now = self.host.now.max(due);
             self.host.endpoint.handle_timeout(self.host.now);
             self.run()?;
@@ -198,6 +241,7 @@ impl<'a> Player<'a> {
                 busy = true;
                 self.user.event(&mut self.host, event)?;
             }
+            busy |= self.read_streams()?;
             if !busy {
                 return Ok(());
             }
@@ -206,7 +250,13 @@ impl<'a> Player<'a> {
 
     fn control(&mut self, control: Control) -> Result<(), String> {
         match control {
-            Control::ResolveAddress { nexus, .. } => self.links.push(Link::new(nexus)),
+            Control::ResolveAddress { nexus, .. } => {
+                self.links.push(Link::new(nexus));
+                self.resolved(nexus, CmKind::AddrResolved);
+            }
+            Control::ResolveRoute { nexus, .. } => self.resolved(nexus, CmKind::RouteResolved),
+            Control::Accept { nexus, .. } if self.is_stream() => self.sockets_became(nexus)?,
+            Control::CloseSocket { reason, .. } => return Err(format!("a stray socket: {reason}")),
             Control::CreateQueuePair { nexus } => {
                 self.of(nexus)?.wants_qp = true;
                 self.host
@@ -261,17 +311,12 @@ impl<'a> Player<'a> {
                 ..
             } => {
                 let segments = self.host.segments(data);
-                let main = [
+                let parts = [
                     self.host.span(head),
                     self.host.span(tail),
                     self.host.gather(&segments)?,
                 ];
-                let frame = cut(self.format, self.side, &main.concat(), &[])?;
-                let link = self.of(nexus)?;
-                link.ledger.sent(&frame)?;
-                if frame.kind != Kind::CreditNop {
-                    link.sent.push_back(Sent::Frame(frame));
-                }
+                self.send_frame(nexus, parts)?;
                 if signaled {
                     self.complete(wr, WorkStatus::Success, 0);
                 }
@@ -316,6 +361,21 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
+    /// A frame goes out: it is looked for in the recording later.
+    fn send_frame(&mut self, nexus: NexusId, parts: [Vec<u8>; 3]) -> Result<(), String> {
+        let [main, second] = self.split(nexus, parts)?;
+        let frame = cut(self.format, self.side, &main, &second)?;
+        let stream = self.is_stream();
+        let link = self.of(nexus)?;
+        if !stream {
+            link.ledger.sent(&frame)?;
+        }
+        if frame.kind != Kind::CreditNop {
+            link.sent.push_back(Sent::Frame(frame));
+        }
+        Ok(())
+    }
+
     pub(super) fn complete(&mut self, wr: WrId, status: WorkStatus, len: u32) {
         let completion = Completion { wr, status, len };
         let host = &mut self.host;
@@ -323,7 +383,7 @@ impl<'a> Player<'a> {
             .handle_completion(host.now, completion, &mut host.slots);
     }
 
-    fn of(&mut self, nexus: NexusId) -> Result<&mut Link, String> {
+    pub(super) fn of(&mut self, nexus: NexusId) -> Result<&mut Link, String> {
         let link = self
             .links
             .iter_mut()
@@ -357,16 +417,19 @@ impl<'a> Player<'a> {
         let kind = frame.kind.name();
         let told = |what: String| format!("{kind}: {what}");
         let at = self.peer_link(carried_by(frame))?;
-        let link = &mut self.links[at];
-        link.ledger.received(frame).map_err(told)?;
-        let bytes = link.addressed(frame).map_err(told)?.bytes(Place::Main);
-        let (wr, slot) = link
-            .receives
-            .pop_front()
-            .ok_or_else(|| told("no receive".to_owned()))?;
-        self.host.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
+        let addressed = self.links[at].addressed(frame).map_err(told)?;
         let before = *self.host.endpoint.counters();
-        self.complete(wr, WorkStatus::Success, bytes.len() as u32);
+        if self.is_stream() {
+            self.take_from_streams(&addressed).map_err(told)?;
+        } else {
+            let link = &mut self.links[at];
+            link.ledger.received(frame).map_err(told)?;
+            let bytes = addressed.bytes(Place::Main);
+            let receive = link.receives.pop_front();
+            let (wr, slot) = receive.ok_or_else(|| told("no receive".to_owned()))?;
+            self.host.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
+            self.complete(wr, WorkStatus::Success, bytes.len() as u32);
+        }
         let after = *self.host.endpoint.counters();
         let refused = [
             ("breaks the protocol", before.violations, after.violations),
@@ -425,7 +488,7 @@ impl<'a> Player<'a> {
         self.run()
     }
 
-    fn differs(&mut self, frame: String, difference: Difference) {
+    pub(super) fn differs(&mut self, frame: String, difference: Difference) {
         let transcript = self.transcript.name.clone();
         self.played.differences.push(Deviation {
             transcript,
@@ -527,11 +590,12 @@ impl<'a> Player<'a> {
             self.disconnected(at);
             self.run()?;
         }
+        self.streams.empty()?;
         for _ in 0..16 {
             let Some(due) = self.host.endpoint.poll_timeout() else {
                 break;
             };
-            self.elapse(due)?;
+            self.elapse(due, 0)?;
         }
         self.user.finish(&mut self.host)?;
         self.run()?;

@@ -1,6 +1,7 @@
 //! The users of the endpoint that plays: what the recorded programs did, done to our endpoint.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 
 use xio_proto::{
     ConnectOptions, ConnectionId, Event, ListenOptions, ListenerId, Reason, RequestOptions,
@@ -99,6 +100,7 @@ impl User {
                     host.endpoint.release(task).map_err(told("release"))?;
                 }
                 host.unshare()?;
+                server.got_everything()?;
                 (server.closed, server.programs.len())
             }
         };
@@ -414,6 +416,16 @@ impl Server {
         Ok(())
     }
 
+    /// The listener at an address.
+    pub(super) fn listening_at(&self, address: SocketAddr) -> Result<ListenerId, String> {
+        let address = address.to_string();
+        let at = self
+            .programs
+            .iter()
+            .position(|program| program.url.ends_with(&address));
+        self.listener(at.ok_or_else(|| format!("nobody listens at {address}"))?)
+    }
+
     /// The listener that the client reaches with its connection number `at`.
     pub(super) fn listener(&self, at: usize) -> Result<ListenerId, String> {
         self.listeners
@@ -525,6 +537,24 @@ impl Server {
         same("header", &header, &ask.header)?;
         same("data", &host.data(data)?, &ask.payload())?;
         Wish::parse(&header)
+    }
+
+    /// All that the client sent came; a cancelled request is the last thing it sends.
+    fn got_everything(&self) -> Result<(), String> {
+        let mut steps = self.client.steps.split(|step| *step == Step::Cancel);
+        let sent = steps.next().unwrap_or_default().iter();
+        let sent = sent
+            .filter(|step| matches!(step, Step::Request(_) | Step::OneWay(_)))
+            .count();
+        let got = self.client.messages().count() - self.expected.len();
+        let rejected = self
+            .programs
+            .iter()
+            .any(|program| program.mode == Mode::Reject);
+        if got == sent || rejected {
+            return Ok(());
+        }
+        Err(format!("{got} messages came of {sent}"))
     }
 
     fn respond(&mut self, host: &mut Host, task: TaskId, wish: &Wish) -> Result<(), String> {

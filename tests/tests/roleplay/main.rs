@@ -5,26 +5,26 @@ mod mutants;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use xio_tests::golden::{Dialect, Layouts, Side, Transcript, layouts, load_all};
-use xio_tests::roleplay::{Deviation, Played, load, play, table};
+use xio_tests::golden::{Layouts, Side, Stream, Transcript, layouts, load_all};
+use xio_tests::roleplay::{Deviation, Played, check, load, play, play_data_first, table};
 
 /// Short recordings that show much.
-const VARIED: [&str; 5] = [
-    "rdma-basic",
+const VARIED: [&str; 6] = [
     "rdma-flowctl",
     "rdma-nomr",
     "rdma-oneway",
     "rdma-redirect",
+    "tcp-oneway",
+    "tcp-redirect",
 ];
 
-/// Whether there is a player for the recording.
-fn is_played(transcript: &Transcript) -> bool {
-    transcript.dialect == Dialect::Rdma
+fn shared_layouts() -> &'static Layouts {
+    static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
+    LAYOUTS.get_or_init(|| layouts().unwrap())
 }
 
 fn played(transcript: &Transcript, side: Side) -> Result<Played, String> {
-    static LAYOUTS: OnceLock<Layouts> = OnceLock::new();
-    play(transcript, side, LAYOUTS.get_or_init(|| layouts().unwrap()))
+    play(transcript, side, shared_layouts())
 }
 
 /// The differences that a side of a recording has.
@@ -43,11 +43,7 @@ fn baseline(name: &str, side: Side) -> &'static [Deviation] {
 fn all() -> Vec<Result<Played, String>> {
     let transcripts = load_all().unwrap();
     let both = |t: &Transcript| [Side::Client, Side::Server].map(|side| played(t, side));
-    transcripts
-        .iter()
-        .filter(|t| is_played(t))
-        .flat_map(both)
-        .collect()
+    transcripts.iter().flat_map(both).collect()
 }
 
 #[test]
@@ -65,16 +61,22 @@ fn both_sides_of_every_recording() {
         .flat_map(|one| one.differences.iter().cloned())
         .collect();
     let listed: BTreeSet<Deviation> = load().unwrap().into_iter().map(|(one, _)| one).collect();
-    let lines = |set: Vec<&Deviation>| -> String {
-        set.into_iter()
-            .map(|one| format!("{}\n", one.line()))
-            .collect()
-    };
-    let unlisted = lines(seen.difference(&listed).collect());
-    let gone = lines(listed.difference(&seen).collect());
+    let verdict = check(&seen, &listed);
     assert!(
-        failed.is_empty() && unlisted.is_empty() && gone.is_empty(),
-        "not played:\n{}\nnot listed:\n{unlisted}\nlisted, but does not occur:\n{gone}",
-        failed.join("\n")
+        failed.is_empty() && verdict.is_ok(),
+        "not played:\n{}\n{}",
+        failed.join("\n"),
+        verdict.err().unwrap_or_default()
     );
+}
+
+#[test]
+fn data_may_come_before_its_frame() {
+    let transcripts = load_all().unwrap();
+    for transcript in transcripts.iter().filter(|t| t.stream == Stream::Dual) {
+        for side in [Side::Client, Side::Server] {
+            let played = play_data_first(transcript, side, shared_layouts()).unwrap();
+            assert_eq!(played.differences, baseline(&transcript.name, side));
+        }
+    }
 }

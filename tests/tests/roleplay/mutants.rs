@@ -38,9 +38,10 @@ fn flipped(section: &Section) -> Vec<(String, Section)> {
 #[test]
 fn a_missing_frame_is_noticed() {
     let mut missed = Vec::new();
-    for transcript in load_all().unwrap() {
-        // One frame of three hundred like it shows nothing new.
-        if !crate::is_played(&transcript) || transcript.name.ends_with("credit-nop") {
+    let transcripts = load_all().unwrap();
+    for transcript in &transcripts {
+        // One frame of three hundred like it, or a mebibyte of payload, shows nothing new.
+        if ["rdma-1m", "rdma-credit-nop", "tcp-large"].contains(&&transcript.name[..]) {
             continue;
         }
         for (at, record) in transcript.records.iter().enumerate() {
@@ -51,14 +52,20 @@ fn a_missing_frame_is_noticed() {
                 let mut changed = transcript.clone();
                 changed.records.remove(at);
                 if !noticed(&changed, side) {
-                    missed.push((transcript.name.clone(), record.number, kind, side));
+                    missed.push((&transcript.name[..], kind, side));
                 }
             }
         }
     }
-    // Nothing is done about a CANCEL_REQ, and nothing comes behind it.
-    missed.retain(|m| (m.2, m.3) != (Kind::CancelReq, Side::Server));
-    assert_eq!(missed, []);
+    // Nothing is done about a CANCEL_REQ, and nothing comes behind it. On sockets frames are not
+    // counted: the last answer to a keepalive and the last credits are not missed.
+    let known = [
+        ("rdma-cancel", Kind::CancelReq, Side::Server),
+        ("tcp-cancel", Kind::CancelReq, Side::Server),
+        ("tcp-flowctl", Kind::AckReq, Side::Client),
+        ("tcp-keepalive", Kind::KeepaliveRsp, Side::Server),
+    ];
+    assert_eq!(missed, known);
 }
 
 #[test]
@@ -144,58 +151,65 @@ fn position(sections: &[Section], field: &Field) -> usize {
         .expect("it is one of them")
 }
 
-/// Fields that a receiver makes nothing of, or nothing of their lowest bit, by kind of frame
-/// (`*`: every kind): what is undefined, what is only told, limits that one more does not change.
-const WITHOUT_EFFECT: &[(&str, &str)] = &[
-    ("*", "ack_sn"),
-    ("*", "credits"),
-    ("*", "credits_msgs"),
-    ("*", "credits_bytes"),
-    ("*", "pad"),
-    ("*", "pad0"),
-    ("*", "pad1"),
-    ("*", "pad2"),
-    ("*", "remain_data_len"),
-    ("*", "version"),
-    ("*", "flags"),
-    ("*", "receipt_result"),
-    ("*", "in_op"),
+/// Fields that a receiver makes nothing of, or nothing of their lowest bit, as dialect, kind of
+/// frame, and section with field: what is undefined, what is only told, limits that one more does
+/// not change. A star stands for anything.
+const WITHOUT_EFFECT: &[&str] = &[
+    "*.ack_sn",
+    "*.credits",
+    "*.credits_msgs",
+    "*.credits_bytes",
+    "*.pad",
+    "*.pad0",
+    "*.pad1",
+    "*.pad2",
+    "*.remain_data_len",
+    "*.version",
+    "*.flags",
+    "*.receipt_result",
+    "*.in_op",
+    // Sockets keep the order by themselves, and do not reach into memory.
+    "tcp * tcp_req.sn",
+    "tcp * tcp_rsp.sn",
+    "tcp * out_sge.addr",
+    "tcp * out_sge.rkey",
     // Answers are found by the request alone.
-    ("*_RSP", "dest_session_id"),
-    ("*_RSP", "ltid"),
-    ("*_RSP", "out_num_sge"),
-    ("*_RSP", "status"),
-    ("*_RSP", "len"),
-    ("SESSION_SETUP_REQ", "dest_session_id"),
+    "* *_RSP *.dest_session_id",
+    "* *_RSP *.ltid",
+    "* *_RSP *.out_num_sge",
+    "* *_RSP *.status",
+    "* SESSION_SETUP_REQ *.dest_session_id",
+    // On RDMA the lengths of a written answer may be wrong.
+    "rdma MSG_RSP out_len.len",
     // Control frames have no number of their own in the session.
-    ("SESSION_SETUP_*", "serial_num"),
-    ("SESSION_SETUP_*", "sn"),
-    // Nothing answers it.
-    ("ACK_REQ", "serial_num"),
-    ("ACK_REQ", "ltid"),
-    ("FIN_*", "serial_num"),
-    ("FIN_*", "sn"),
-    // A one-way that is not answered, and room that is large enough either way.
-    ("ONE_WAY_REQ", "ltid"),
-    ("MSG_REQ", "length"),
-    ("NEXUS_SETUP_*", "cid"),
-    ("NEXUS_SETUP_*", "buffer_sz"),
-    ("NEXUS_SETUP_*", "max_header_len"),
-    ("NEXUS_SETUP_*", "max_in_iovsz"),
-    ("NEXUS_SETUP_*", "max_out_iovsz"),
-    ("NEXUS_SETUP_*", "rq_depth"),
-    ("NEXUS_SETUP_*", "sq_depth"),
-    ("SESSION_SETUP_*", "rcv_queue_depth_bytes"),
-    ("SESSION_SETUP_*", "rcv_queue_depth_msgs"),
-    ("SESSION_SETUP_*", "snd_queue_depth_bytes"),
-    ("SESSION_SETUP_*", "snd_queue_depth_msgs"),
+    "* SESSION_SETUP_* ses.serial_num",
+    "* SESSION_SETUP_* ses.sn",
+    "* FIN_* ses.serial_num",
+    "* FIN_* ses.sn",
+    // Nothing answers these.
+    "* ACK_REQ ses.serial_num",
+    "* ACK_REQ *.ltid",
+    "* ONE_WAY_REQ *.ltid",
+    // Room that is large enough either way.
+    "* MSG_REQ in_sge.length",
+    "* NEXUS_SETUP_* *.cid",
+    "* NEXUS_SETUP_* *.buffer_sz",
+    "* NEXUS_SETUP_* *.max_header_len",
+    "* NEXUS_SETUP_* *.max_in_iovsz",
+    "* NEXUS_SETUP_* *.max_out_iovsz",
+    "* NEXUS_SETUP_* *.rq_depth",
+    "* NEXUS_SETUP_* *.sq_depth",
+    "* SESSION_SETUP_* *_queue_depth_bytes",
+    "* SESSION_SETUP_* *_queue_depth_msgs",
 ];
 
-/// Whether a pattern with at most one star means this name.
+/// Whether a pattern means this name.
 fn means(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
-        Some((head, tail)) => name.starts_with(head) && name.ends_with(tail),
         None => pattern == name,
+        Some((head, tail)) => name.strip_prefix(head).is_some_and(|rest| {
+            (0..=rest.len()).any(|at| rest.is_char_boundary(at) && means(tail, &rest[at..]))
+        }),
     }
 }
 
@@ -208,8 +222,8 @@ fn each_field_of_the_peer_matters() {
             let Event::Frame(frame) = &record.event else {
                 continue;
             };
-            for (index, section) in frame.sections.iter().enumerate() {
-                for (field, section) in flipped(section) {
+            for (index, part) in frame.sections.iter().enumerate() {
+                for (field, section) in flipped(part) {
                     let mut changed = transcript.clone();
                     if let Event::Frame(frame) = &mut changed.records[at].event {
                         frame.sections[index] = section;
@@ -217,15 +231,11 @@ fn each_field_of_the_peer_matters() {
                     if noticed(&changed, frame.side.peer()) {
                         continue;
                     }
-                    let kind = frame.kind.name();
-                    let row = WITHOUT_EFFECT
-                        .iter()
-                        .position(|row| means(row.0, kind) && row.1 == field);
+                    let dialect = name.split('-').next().unwrap_or_default();
+                    let what = format!("{dialect} {} {}.{field}", frame.kind.name(), part.name);
+                    let row = WITHOUT_EFFECT.iter().position(|row| means(row, &what));
                     needed.insert(row.unwrap_or_else(|| {
-                        panic!(
-                            "{name} {}: nobody looks at {field} of {kind}",
-                            record.number
-                        )
+                        panic!("{name} {}: nobody looks at {what}", record.number)
                     }));
                 }
             }
@@ -233,5 +243,5 @@ fn each_field_of_the_peer_matters() {
     }
     let idle = (0..WITHOUT_EFFECT.len()).filter(|row| !needed.contains(row));
     let idle: Vec<_> = idle.map(|row| WITHOUT_EFFECT[row]).collect();
-    assert_eq!(idle, [], "every row is needed");
+    assert!(idle.is_empty(), "no longer needed: {idle:?}");
 }

@@ -28,6 +28,8 @@ const COMMITTED: &[&str] = &[
     "LICENSE-MIT",
     "LICENSE-APACHE",
     "README.md",
+    "PROTOCOL.md",
+    "ARCHITECTURE.md",
     "CHANGELOG.md",
     ".ci/run",
 ];

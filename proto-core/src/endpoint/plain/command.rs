@@ -1,0 +1,160 @@
+//! Commands with plain messages.
+
+use super::RESPONSE_HEAD;
+use crate::endpoint::{Message, Parts, RequestOptions};
+use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
+use crate::ids::{ConnectionId, NONE, TaskId};
+use crate::state::connection::State as ConnectionState;
+use crate::state::task::{Input, State};
+use crate::table::queue_push;
+use crate::trace::Trace;
+use crate::wire::{Framing, Kind};
+
+impl<T: Trace> Parts<'_, T> {
+    /// Whether a message lies in a slot of the user's, as a whole and within the limits.
+    #[inline(always)]
+    fn is_plain(&mut self, n: u32, message: &Message<'_>) -> bool {
+        let Some(slot) = message.slot else {
+            return false;
+        };
+        let config = &self.g.config;
+        let short = message.header_len == 0 || {
+            let peer_max = self.t.nexuses[n as usize].peer_header_max;
+            let max = if peer_max == 0 { u16::MAX } else { peer_max };
+            message.header_len <= config.header_max.min(max)
+        };
+        let row = self.t.slots.get(slot.0 as usize);
+        message.data.is_empty()
+            && message.slot_data <= config.inline_data_max
+            && u64::from(message.slot_data) <= config.payload_max
+            && short
+            && row.is_some_and(|row| row.usage == SlotUse::Reserved)
+    }
+
+    /// Puts a message's slot and lengths into its row.
+    #[inline(always)]
+    fn fill_plain(&mut self, t: u32, message: &Message<'_>) {
+        let Some(slot) = message.slot else { return };
+        self.t.slots[slot.0 as usize].usage = SlotUse::Taken;
+        let row = &mut self.t.tasks[t as usize];
+        row.slot = slot.0;
+        row.header_len = message.header_len;
+        row.slot_data = message.slot_data;
+        row.user = message.user;
+        row.flags.set(TaskFlags::PROMPT, message.prompt);
+    }
+
+    /// `send` and `send_one_way`.
+    #[inline(always)]
+    pub(crate) fn plain_submit(
+        &mut self,
+        kind: Kind,
+        connection: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) -> Option<TaskId> {
+        let c = connection.at();
+        let row = self.t.connections.get(c as usize)?;
+        let bytes = u64::from(message.slot_data) + u64::from(message.header_len);
+        let goes = row.generation == connection.generation()
+            && row.state == ConnectionState::Online
+            && row.queued_messages < self.g.config.queue_messages
+            && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
+            && options.into.is_empty()
+            && !options.force_read
+            && options.deadline.is_none();
+        let n = row.nexus;
+        if !goes || n == NONE || !self.is_plain(n, message) {
+            return None;
+        }
+        let t = self.g.tasks.take(self.t.tasks)?;
+        let row = &mut self.t.tasks[t as usize];
+        row.reset();
+        row.kind = kind;
+        row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
+        row.flags.set(TaskFlags::RECEIPT, options.receipt);
+        row.flags.set(TaskFlags::LAST, options.last_in_batch);
+        row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
+        let id = TaskId::new(t, row.generation);
+        self.fill_plain(t, message);
+        self.task_input(t, Input::Submit);
+        self.link_task(c, t);
+        let row = &mut self.t.connections[c as usize];
+        row.queued_messages += 1;
+        row.queued_bytes += bytes;
+        queue_push!(self.t.tasks, row.req_head, row.req_tail, queue_next, t);
+        self.mark_tx(c);
+        Some(id)
+    }
+
+    /// `respond`. False: the long way must see to it.
+    #[inline(always)]
+    pub(crate) fn plain_respond(&mut self, request: TaskId, message: &Message<'_>) -> bool {
+        let t = request.at();
+        let Some(row) = self.t.tasks.get(t as usize) else {
+            return false;
+        };
+        let special = TaskFlags::ORPHAN | TaskFlags::QUEUED | TaskFlags::FORCE_WRITE;
+        let mine = row.generation == request.generation()
+            && row.kind == Kind::MsgReq
+            && row.flags.contains(TaskFlags::INCOMING)
+            && !row.flags.intersects(special)
+            && row.state == State::Delivered
+            && in_hands(row);
+        if !mine {
+            return false;
+        }
+        let (c, n, offered) = (row.connection, row.nexus, row.offer_count);
+        let row = &self.t.connections[c as usize];
+        if row.state != ConnectionState::Online || !self.is_plain(n, message) {
+            return false;
+        }
+        let nexus = &self.t.nexuses[n as usize];
+        let len = u32::from(message.header_len) + message.slot_data;
+        let total = RESPONSE_HEAD + 16 * u32::from(offered) + len;
+        if nexus.framing != Framing::Rdma || total >= nexus.frame_max {
+            return false;
+        }
+        self.fill_plain(t, message);
+        self.task_input(t, Input::Respond);
+        let row = &mut self.t.tasks[t as usize];
+        row.flags.remove(TaskFlags::USER);
+        row.flags
+            .insert(TaskFlags::RESPONSE | TaskFlags::PLAIN | TaskFlags::QUEUED);
+        row.transfer = Transfer::NONE;
+        let row = &mut self.t.connections[c as usize];
+        row.unanswered -= 1;
+        queue_push!(self.t.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
+        self.mark_tx(c);
+        true
+    }
+
+    /// `release`. False: the long way must see to it.
+    #[inline(always)]
+    pub(crate) fn plain_release(&mut self, task: TaskId) -> bool {
+        let t = task.at();
+        let Some(row) = self.t.tasks.get_mut(t as usize) else {
+            return false;
+        };
+        let outgoing = row.generation == task.generation()
+            && !row
+                .flags
+                .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN)
+            && in_hands(row);
+        if !outgoing || self.g.config.flow_control {
+            return false;
+        }
+        row.flags.remove(TaskFlags::USER);
+        self.try_free(t);
+        true
+    }
+}
+
+/// Whether the user was told of a message and has not given it back.
+#[inline(always)]
+pub(crate) fn in_hands(task: &Task) -> bool {
+    task.flags.contains(TaskFlags::USER)
+        && !task.flags.contains(TaskFlags::HELD_BACK)
+        && !task.events.contains(crate::entries::TaskEvents::MAIN)
+        && matches!(task.state, State::Delivered | State::Ended)
+}
