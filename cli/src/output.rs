@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal as _, Write as _};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 /// Where a command's words go.
@@ -60,13 +60,25 @@ impl Output {
             return ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden());
         }
         let template =
-            format!("{{bar:32}} {{human_pos}} of {{human_len}} {unit}, {{per_sec}}, {{eta}} to go");
+            format!("{{bar:32}} {{human_pos}} of {{human_len}} {unit}, {{rate}}/s, {{eta}} to go");
         let bar = ProgressBar::new(length);
         match ProgressStyle::with_template(&template) {
-            Ok(style) => bar.with_style(style),
+            Ok(style) => bar.with_style(style.with_key("rate", rate)),
             Err(_) => bar,
         }
     }
+}
+
+/// The rate of a bar, in whole things a second.
+fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate, rounded"
+    )]
+    let rate = state.per_sec() as u64;
+    // A bar that cannot be drawn harms nobody.
+    let _ = write!(out, "{}", HumanCount(rate));
 }
 
 /// True when nobody reads the output any more.
@@ -106,7 +118,7 @@ impl Display for Count<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(count, name) = *self;
         let plural = if count == 1 { "" } else { "s" };
-        write!(f, "{} {name}{plural}", indicatif::HumanCount(count))
+        write!(f, "{} {name}{plural}", HumanCount(count))
     }
 }
 

@@ -52,6 +52,7 @@ pub(crate) fn run(args: &SimArgs, out: &Output) -> Result<bool> {
             add(seed, runner.run_traced(seed, out.stream()))?;
         }
     } else {
+        seeds::keep_panics_quiet();
         runner.run_all(seeds, jobs(args), &mut add)?;
     }
     bar.finish_and_clear();

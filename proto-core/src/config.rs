@@ -68,6 +68,9 @@ pub struct Config {
     pub provide_timeout: Duration,
     /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
+    /// The deliberate fault of a mutant.
+    #[cfg(feature = "mutants")]
+    pub mutant: Option<crate::Mutant>,
 }
 
 /// Times of keepalive (PROTOCOL.md 8.4).
@@ -117,6 +120,8 @@ impl Config {
                 interval: Duration::from_secs(20),
                 probes: 3,
             }),
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
     }
 

@@ -78,7 +78,7 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 240 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 248 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 232 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 432 | 1 |
@@ -91,7 +91,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 240 + 96 + 232 + 4 × 16 = 632 bytes. The slots' own bytes are the
+//! connection of its own takes 248 + 96 + 232 + 4 × 16 = 640 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -117,6 +117,7 @@ mod event;
 mod ids;
 mod input;
 mod memory;
+mod mutant;
 mod output;
 mod state;
 pub mod storage;
@@ -137,6 +138,8 @@ pub use ids::{
 };
 pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use output::{Access, ConnectParams, Control, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;

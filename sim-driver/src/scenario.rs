@@ -41,7 +41,7 @@ impl Options {
             seed,
             faults: FaultLevel::All,
             endpoints: 0,
-            messages: 300,
+            messages: 600,
             keep: 0,
             print: false,
             check_every: 64,
@@ -136,7 +136,7 @@ fn node(rng: &mut Rng, number: u8, tiny: bool) -> NodeConfig {
     node
 }
 
-fn mix(rng: &mut Rng, inline: u32) -> Mix {
+fn mix(rng: &mut Rng, inline: u32, lossy: bool) -> Mix {
     Mix {
         one_way: rng.pick(&[0, 100_000, 500_000]),
         receipt: rng.pick(&[0, 300_000, 1_000_000]),
@@ -145,7 +145,19 @@ fn mix(rng: &mut Rng, inline: u32) -> Mix {
         large_ppm: rng.pick(&[0, 50_000, 300_000]),
         large: rng.spread(1_000, 100_000) as u32,
         think: rng.pick(&[0, 0, 10_000, 1_000_000]),
-        back: 0,
+        pace: rng.pick(&[0, 0, 100_000, 5_000_000]),
+        deadline: if lossy {
+            rng.pick(&[0, 20_000, 200_000])
+        } else {
+            0
+        },
+        cancel: if lossy {
+            rng.pick(&[0, 20_000, 200_000])
+        } else {
+            0
+        },
+        reject: if lossy { rng.pick(&[0, 0, 200_000]) } else { 0 },
+        ignore: if lossy { rng.pick(&[0, 0, 10_000]) } else { 0 },
     }
 }
 
@@ -171,6 +183,7 @@ fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: boo
                 peer: SocketAddr::new(address(other), PORT),
                 at,
                 messages: messages / count + 1,
+                back: rng.pick(&[0, 0, 1, 20]),
                 depth: rng.spread(1, 32) as u32,
                 own: rng.flip(),
                 closing,
@@ -213,7 +226,7 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
             world.env.swarm.count(Site::TinyLimits);
         }
         let node = node(&mut rng, number as u8, tiny_here);
-        let mix = mix(&mut rng, node.config.inline_data_max);
+        let mix = mix(&mut rng, node.config.inline_data_max, early || harsh);
         let errands = errands(&mut rng, number, endpoints, share, early || harsh);
         let actor = Actor::new(rng.fork(), mix, errands);
         if let Err(error) = world.add(&node, address(number), actor) {

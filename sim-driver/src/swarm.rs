@@ -1,7 +1,7 @@
 //! Which faults a seed has, and how often.
 //!
 //! Every place where something can go wrong is a site. A seed activates each site with a chance
-//! of one in four; an active site draws how often it fires. So some seeds are calm, some have
+//! of one in four; an active site draws how often it fires, up to its most. So some seeds are calm, some have
 //! one fault in abundance, and some mix many: what a fixed mixture would never reach.
 
 use crate::rng::Rng;
@@ -74,6 +74,8 @@ sites! {
     EarlyDisconnected = "early_disconnected", Gentle, 250_000;
     /// A communication-manager event that means nothing, or one of an unknown kind.
     CmNoise = "cm_noise", Gentle, 100_000;
+    /// The driver takes its time to make and destroy a queue pair.
+    SlowDriver = "slow_driver", Gentle, 500_000;
     /// The driver's clock jumps.
     ClockJump = "clock_jump", Gentle, 250_000;
     /// The device is tiny.
@@ -106,6 +108,8 @@ sites! {
     PartialFlush = "partial_flush", Harsh, 250_000;
     /// A disconnect is never reported.
     NoDisconnected = "no_disconnected", Harsh, 250_000;
+    /// The communication manager says anything at all, with any status.
+    CmAnything = "cm_anything", Harsh, 200_000;
     /// The communication manager says rejected, at any time.
     Rejected = "rejected", Harsh, 50_000;
     /// The communication manager says unreachable.
@@ -156,7 +160,8 @@ impl Swarm {
         let mut swarm = Self::none();
         for &site in Site::ALL {
             let active = rng.chance(Self::ACTIVE_PPM);
-            let ppm = rng.spread(1, site.ppm().into()) as u32;
+            let most = u64::from(site.ppm());
+            let ppm = rng.spread(most.div_ceil(64), most) as u32;
             let allowed = match site.severity() {
                 Severity::Gentle => level >= FaultLevel::Some,
                 Severity::Harsh => level >= FaultLevel::All,

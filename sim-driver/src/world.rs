@@ -85,6 +85,8 @@ pub struct World<U> {
     nodes: Vec<Node<U>>,
     chaos: Option<Chaos>,
     events: u64,
+    /// Facts known at an event, to see whether anything gets done.
+    progress: (u64, u64),
 }
 
 impl<U: User> World<U> {
@@ -98,6 +100,7 @@ impl<U: User> World<U> {
             nodes: Vec::new(),
             chaos: None,
             events: 0,
+            progress: (0, 0),
         }
     }
 
@@ -225,13 +228,33 @@ impl<U: User> World<U> {
         true
     }
 
+    /// Events without a fact that are too many: somebody is busy with nothing.
+    const IDLE_EVENTS: u64 = 100_000;
+
     /// Runs until `done`, or a time, or until nothing happens any more.
     pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) {
         while self.env.queue.next_at().is_some_and(|next| next <= at) {
-            if done(self) || !self.step() {
+            if done(self) || !self.step() || !self.gets_done() {
                 return;
             }
         }
+    }
+
+    fn gets_done(&mut self) -> bool {
+        let (facts, since) = self.progress;
+        if self.ledger.facts() != facts {
+            self.progress = (self.ledger.facts(), self.events);
+            return true;
+        }
+        if self.events - since < Self::IDLE_EVENTS {
+            return true;
+        }
+        if self.events - since == Self::IDLE_EVENTS {
+            let at = self.env.now();
+            let text = format!("{} events in which nothing got done", Self::IDLE_EVENTS);
+            self.ledger.breach(at, Check::Quiescence, text);
+        }
+        false
     }
 
     /// Lets things go wrong from outside.

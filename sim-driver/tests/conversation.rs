@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
+use xio_sim::scenario::{Options, run};
 use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Rng, World};
 
 const PORT: u16 = 7000;
@@ -18,6 +19,7 @@ fn errand(messages: u32, depth: u32, closing: Closing) -> Errand {
         peer: SocketAddr::new(address(1), PORT),
         at: 0,
         messages,
+        back: 0,
         depth,
         own: false,
         closing,
@@ -69,4 +71,67 @@ fn a_thousand_small_messages_and_a_close() {
     finish(&mut world, 30);
     assert!(world.user(0).is_done() && world.user(1).is_done());
     assert!(world.ledger.taken() > 1500);
+}
+
+#[test]
+fn large_messages_and_requests_from_both_sides() {
+    let mix = Mix {
+        large_ppm: 300_000,
+        large: 60_000,
+        think: 20_000,
+        ..Mix::default()
+    };
+    let mut errands = vec![
+        errand(200, 4, Closing::Client),
+        errand(200, 8, Closing::Server),
+        errand(200, 8, Closing::Both),
+    ];
+    for errand in &mut errands {
+        errand.back = 100;
+    }
+    let mut world = pair(2, mix, errands);
+    world.ledger.expect_no_loss();
+    finish(&mut world, 30);
+    assert!(world.user(0).is_done() && world.user(1).is_done());
+    assert!(world.ledger.taken() > 900);
+}
+
+#[test]
+fn seeds_with_everything_that_can_go_wrong() {
+    for seed in 100..130 {
+        let options = Options {
+            keep: 40,
+            check_every: 16,
+            ..Options::new(seed)
+        };
+        let report = run(&options);
+        for line in report.last.iter().filter(|_| !report.breaches.is_empty()) {
+            println!("{line}");
+        }
+        assert_eq!(report.breaches, [], "seed {seed}, faults {}", report.swarm);
+        assert!(
+            report.messages >= 100,
+            "seed {seed}: {} messages",
+            report.messages
+        );
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_world() {
+    let mut hashes = Vec::new();
+    for seed in 0..10 {
+        let options = Options::new(seed);
+        let shown = Options {
+            keep: 10,
+            ..options
+        };
+        let (first, second) = (run(&options), run(&shown));
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+        assert_eq!(first.events, second.events, "seed {seed}");
+        hashes.push(first.hash);
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 10, "different seeds differ");
 }

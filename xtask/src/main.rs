@@ -51,7 +51,7 @@ struct TestArgs {
     #[arg(long)]
     list: bool,
     /// Seeds that the step `sim` runs
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 2000)]
     seeds: u32,
 }
 

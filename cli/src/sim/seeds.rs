@@ -1,6 +1,7 @@
 //! Runs seeds: one, or many on several threads.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::ops::Range;
@@ -142,6 +143,18 @@ impl Runner {
     }
 }
 
+thread_local! {
+    /// Where the last panic of a thread was.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Has panics remembered instead of printed: many seeds may end in the same one.
+pub(super) fn keep_panics_quiet() {
+    std::panic::set_hook(Box::new(|info| {
+        PLACE.set(info.location().map(ToString::to_string));
+    }));
+}
+
 /// Runs a world once; a panic inside is an outcome too.
 fn attempt(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Outcome {
     let run = AssertUnwindSafe(|| scenario::run_with(options, prepare));
@@ -157,7 +170,11 @@ fn message(payload: &(dyn Any + Send)) -> String {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| payload.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message").to_owned()
+    let text = text.unwrap_or("without a message");
+    match PLACE.take() {
+        Some(place) => format!("{text} ({place})"),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -152,6 +152,18 @@ impl Totals {
         );
         list(&mut text, "faults", &summary.faults);
         list(&mut text, "outcomes", &summary.outcomes);
+        if summary.seeds > 1 {
+            self.coverage(&mut text, summary);
+        }
+        let _ = writeln!(text, "{:<12}{}", "trace hash", summary.trace_hash);
+        let speed = HumanCount(summary.events_per_s);
+        let _ = writeln!(text, "{:<12}{speed} events a second", "speed");
+        let _ = writeln!(text, "{:<12}{}", "violations", self.verdict());
+        text
+    }
+
+    /// What many seeds should have reached together.
+    fn coverage(&self, text: &mut String, summary: &Summary) {
         let hit = MARKS.len() - summary.marks_missed.len();
         let _ = write!(text, "{:<12}{hit} of {} hit", "rare paths", MARKS.len());
         if !summary.marks_missed.is_empty() {
@@ -172,11 +184,6 @@ impl Totals {
             "states",
             self.marks.rows_missed().len()
         );
-        let _ = writeln!(text, "{:<12}{}", "trace hash", summary.trace_hash);
-        let speed = HumanCount(summary.events_per_s);
-        let _ = writeln!(text, "{:<12}{speed} events a second", "speed");
-        let _ = writeln!(text, "{:<12}{}", "violations", self.verdict());
-        text
     }
 
     fn verdict(&self) -> String {

@@ -6,6 +6,7 @@ use super::Endpoint;
 use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
 use crate::error::{Reason, Step};
 use crate::ids::NONE;
+use crate::mutant::mutated;
 use crate::state::connection::{self, Action, Input, State};
 use crate::state::task::{Action as TaskAction, Input as TaskInput, State as TaskState};
 use crate::state::{nexus, session};
@@ -85,7 +86,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Acked => {}
             Action::TimeWait => {
-                if from == State::FinWait2 {
+                if from == State::FinWait2 && !mutated!(self.g, FinUnanswered) {
                     self.connection(c).frames.insert(Frames::FIN_RSP);
                     self.mark_tx(c);
                 }
@@ -266,7 +267,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// When nothing of the connection is out any more, its last event is due.
     pub(crate) fn settle(&mut self, c: u32) {
         let row = self.connection(c);
-        if row.state == State::Ending && row.held == 0 && row.control_work == 0 {
+        let (ending, held) = (
+            row.state == State::Ending,
+            row.held > 0 || row.control_work > 0,
+        );
+        if ending && (!held || mutated!(self.g, ClosedEarly)) {
             self.detach_nexus(c);
             self.connection_input(c, Input::Settled, None);
         }

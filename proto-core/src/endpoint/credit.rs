@@ -6,11 +6,12 @@
 //! could still have its minimum.
 
 use super::Endpoint;
-use super::parts::Parts;
+use super::quick::Quick;
 use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
 use crate::memory::SlotId;
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::nexus::{Input, State};
 use crate::storage::Storage;
@@ -240,10 +241,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.nexus(n);
         let paid = credits.min(row.acks_unpaid);
+        let twice = if mutated!(self.g, CreditsTwice) {
+            credits
+        } else {
+            0
+        };
+        let row = self.nexus(n);
         row.acks_unpaid -= paid;
         let sum = row
             .tx_credits
-            .checked_add(credits - paid)
+            .checked_add(credits - paid + twice)
             .filter(|sum| *sum <= CREDITS_MAX);
         let Some(sum) = sum else {
             return Err(Violation::new(What::CreditOverflow, offset, credits.into()));
@@ -276,25 +283,29 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
-impl<T: Trace> Parts<'_, T> {
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// A posted receive came back: takes it off its queue.
     #[inline(always)]
     pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
-        let nexus = &mut self.t.nexuses[n as usize];
+        let tables = self.0.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
         nexus.posted -= 1;
-        self.g.transport(nexus.transport).cq_used -= 1;
+        self.0.g.transport(nexus.transport).cq_used -= 1;
         if nexus.rq_head == slot {
-            queue_pop!(self.t.slots, nexus.rq_head, nexus.rq_tail, next_free);
+            queue_pop!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free);
         } else {
-            self.aside().unpost_out_of_order(n, slot);
+            self.0.unpost_out_of_order(n, slot);
         }
     }
+}
 
+impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Only a device that flushes out of order needs this.
     #[cold]
     #[inline(never)]
-    fn unpost_out_of_order(self, n: u32, slot: u32) {
-        let (nexus, slots) = (&mut self.t.nexuses[n as usize], self.t.slots);
+    fn unpost_out_of_order(&mut self, n: u32, slot: u32) {
+        let tables = self.s.tables();
+        let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
         let mut at = nexus.rq_head;
         while at != NONE && slots[at as usize].next_free != slot {
             at = slots[at as usize].next_free;

@@ -1,11 +1,12 @@
 //! What the user hears, made from the state when polled.
 
 use super::Endpoint;
-use super::parts::Parts;
+use super::quick::Quick;
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
 use crate::memory::{ListKind, SegmentSpan, Span};
+use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::storage::Storage;
@@ -34,21 +35,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Some(event);
         }
         loop {
-            let mut p = self.parts();
-            let c = p.g.connection_events.head;
-            if c == NONE {
+            let q = &mut self.g.connection_events;
+            if q.is_empty() {
                 return None;
             }
-            let q = &mut p.g.connection_events;
-            queue_pop!(p.t.connections, q.head, q.tail, event_next);
-            p.connection(c).in_events = false;
-            let event = match p.plain_event(c) {
-                Some(event) => {
-                    self.offer_slots();
-                    Some(event)
-                }
-                None => self.connection_event_due(c),
-            };
+            let rows = self.s.tables().connections;
+            let c = queue_pop!(rows, q.head, q.tail, event_next);
+            rows[c as usize].in_events = false;
+            let event = self.quick().plain_event(c);
+            let event = event.or_else(|| self.connection_event_due(c));
             if event.is_some() {
                 return event;
             }
@@ -64,7 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Puts a connection in the round of those with events.
     pub(crate) fn mark_events(&mut self, c: u32) {
-        self.parts().mark_events(c);
+        self.quick().mark_events(c);
     }
 
     fn poll_session_event(&mut self) -> Option<Event> {
@@ -278,6 +273,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The user knows of a received message now: a receipt that it wants is due.
     #[inline]
     fn main_event_taken(&mut self, c: u32, t: u32) {
+        if mutated!(self.g, ReceiptForgotten) {
+            return;
+        }
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
         let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
@@ -456,17 +454,18 @@ fn outcome(t: u32, task: &Task) -> Event {
     }
 }
 
-impl<T: Trace> Parts<'_, T> {
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// The next event of a connection that was taken off the round, if it is a message's main one
     /// and nothing but the message's end follows from it. `None`: it is not, and nothing changed.
     #[inline(always)]
     fn plain_event(&mut self, c: u32) -> Option<Event> {
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         let t = row.ev_head;
         if t == NONE || !row.events.is_empty() {
             return None;
         }
-        let task = &mut self.t.tasks[t as usize];
+        let task = &mut tables.tasks[t as usize];
         let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
         let ending = matches!(task.ending, Ending::Open | Ending::Good);
         if task.events != TaskEvents::MAIN || task.flags.intersects(later) || !ending {

@@ -4,6 +4,7 @@ use super::Endpoint;
 use crate::entries::{Awaited, Frames, SegmentList, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::NONE;
 use crate::memory::{ListKind, SegmentSpan, SlotId, Slots, Span};
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::nexus::State;
 use crate::state::task::Input;
@@ -208,6 +209,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.connection(c).awaited.insert(awaited);
         self.connection(c).control_work += 1;
         let (sn, ack_sn, credits) = self.nexus(n).number();
+        if mutated!(self.g, NumberStuck) {
+            self.nexus(n).tx_sn = sn;
+        }
         let own = tid::of_connection(c, self.connection(c).generation);
         let mut session = SessionFields {
             dest_session: self.connection(c).peer_session,
@@ -375,6 +379,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.serial = row.serial;
         row.serial += 1;
         let (sn, ack_sn, credits) = self.nexus(n).number();
+        let credits = credits + u16::from(mutated!(self.g, GrantUnposted));
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;
         let task = self.task(t);
@@ -462,9 +467,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// that follow. What the peer READs by itself does not.
     fn request_data(&mut self, n: u32, t: u32, mode: &RequestMode) -> SegmentSpan {
         let rdma = self.nexus(n).framing == Framing::Rdma;
+        let early = mutated!(self.g, ReturnedEarly);
         let row = self.task(t);
         let by_peer = rdma && (mode.out_op == Op::Read || mode.in_op == Op::Write);
-        row.flags.set(TaskFlags::PEER_HOLDS, by_peer);
+        row.flags.set(TaskFlags::PEER_HOLDS, by_peer && !early);
         if row.out.count == 0 || (rdma && mode.out_op == Op::Read) {
             return SegmentSpan::EMPTY;
         }

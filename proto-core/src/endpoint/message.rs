@@ -5,6 +5,7 @@ use super::session::Keep;
 use crate::entries::{Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
+use crate::mutant::mutated;
 use crate::state::connection::{Input as ConnectionInput, State as ConnectionState};
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
@@ -118,7 +119,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Tells the user of a received message, behind those that are still being fetched.
     #[inline]
     pub(crate) fn deliver(&mut self, c: u32, t: u32) {
-        if self.connection(c).hold_head == NONE {
+        if self.connection(c).hold_head == NONE || mutated!(self.g, Overtaken) {
             self.task_event(t, TaskEvents::MAIN);
         } else {
             self.hold_back(c, t);

@@ -17,8 +17,8 @@ mod info;
 pub(crate) mod invariants;
 mod message;
 mod outcome;
-mod parts;
 mod plain;
+mod quick;
 mod receive;
 mod rendezvous;
 mod send;
@@ -31,7 +31,7 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
-pub(crate) use parts::Parts;
+pub(crate) use quick::Quick;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -430,8 +430,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        self.parts().free_slot(slot);
-        self.offer_slots();
+        self.quick().free_slot(slot);
     }
 }
 

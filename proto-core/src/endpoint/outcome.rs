@@ -5,6 +5,7 @@ use super::Endpoint;
 use crate::entries::{Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, WorkStatus};
 use crate::ids::NONE;
+use crate::mutant::mutated;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_pop;
@@ -14,23 +15,22 @@ use crate::wire::Kind;
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn task_input(&mut self, t: u32, input: Input) -> Action {
-        self.parts().task_input(t, input)
+        self.quick().task_input(t, input)
     }
 
     /// Puts a task in its connection's list of all tasks.
     pub(crate) fn link_task(&mut self, c: u32, t: u32) {
-        self.parts().link_task(c, t);
+        self.quick().link_task(c, t);
     }
 
     /// Puts a task in its connection's list of events.
     pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
-        self.parts().task_event(t, event);
+        self.quick().task_event(t, event);
     }
 
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
-        self.parts().finish(t, ending);
-        self.offer_slots();
+        self.quick().finish(t, ending);
     }
 
     /// Takes a connection out of the line before its row is freed.
@@ -66,8 +66,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
             WorkKind::Frame(_) if good => {
-                self.parts().frame_done(t);
-                self.offer_slots();
+                self.quick().frame_done(t);
             }
             // The nexus goes down with a bad status, and the message with its connection.
             WorkKind::Frame(_) => {}
@@ -147,7 +146,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn orphan_now(&mut self, t: u32) {
-        self.parts().unlink_task(t);
+        self.quick().unlink_task(t);
         let row = self.task(t);
         row.flags.insert(TaskFlags::ORPHAN);
         row.flags.remove(TaskFlags::ORPHAN_LATER);
@@ -192,14 +191,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Ends a task's row when nothing refers to it any more.
     pub(crate) fn try_free(&mut self, t: u32) {
-        self.parts().try_free(t);
-        self.offer_slots();
+        self.quick().try_free(t);
     }
 
     /// A receive slot that held a message is free again.
     pub(crate) fn free_incoming(&mut self, slot: u32) {
-        self.parts().free_incoming(slot);
-        self.offer_slots();
+        self.quick().free_incoming(slot);
     }
 
     /// A receive slot that held a setup request of a session.
@@ -235,6 +232,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message's deadline passed.
     pub(crate) fn task_deadline(&mut self, t: u32) {
+        if mutated!(self.g, DeadlineIgnored) {
+            return;
+        }
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);

@@ -7,6 +7,7 @@ use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
 use crate::memory::{SlotId, Slots};
+use crate::mutant::mutated;
 use crate::state::connection::{Input as ConnectionInput, State};
 use crate::state::nexus::{Action, Input, State as NexusState};
 use crate::storage::Storage;
@@ -44,9 +45,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
-        let mut p = self.parts();
-        let n = match p.t.slots.get_mut(slot as usize) {
-            Some(row) if row.usage == SlotUse::Posted && completion.wr.matches(row.generation) => {
+        let accept = mutated!(self.g, StaleAccepted);
+        let mut p = self.quick();
+        let n = match p.0.s.tables().slots.get_mut(slot as usize) {
+            Some(row)
+                if row.usage == SlotUse::Posted
+                    && (completion.wr.matches(row.generation) || accept) =>
+            {
                 row.usage = SlotUse::Filled;
                 row.nexus
             }
@@ -90,7 +95,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let status = completion.status;
         // A queue completes in order: what was posted before and not signalled is done too.
         if status == WorkStatus::Success {
-            let mut p = self.parts();
+            let mut p = self.quick();
             loop {
                 let head = p.nexus(n).sq_head;
                 if !p.plain_done(n, head) {
@@ -135,7 +140,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         if keep == Keep::No {
-            self.free_slot(slot);
+            if !mutated!(self.g, SlotLeaked) {
+                self.free_slot(slot);
+            }
             self.uncount(n);
         }
         self.look_again(n);

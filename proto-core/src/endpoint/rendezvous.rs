@@ -9,6 +9,7 @@ use crate::entries::{
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
 use crate::memory::{ListKind, SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots};
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
@@ -364,7 +365,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let wr = self.push_work(n, entry);
         let nexus = self.nexus_id(n);
-        let (remote, rkey) = (found.addr + skip, found.rkey);
+        let (remote, rkey) = (
+            found.addr
+                + if mutated!(self.g, WrongPlace) {
+                    0
+                } else {
+                    skip
+                },
+            found.rkey,
+        );
         if read {
             self.g.counters.reads += 1;
             Work::Read {
@@ -518,7 +527,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The peer is told that its buffers of a READ response are free.
     fn queue_read_ack(&mut self, t: u32) {
         let n = self.task(t).nexus;
-        if n == NONE || self.nexus(n).framing != Framing::Rdma {
+        let forgotten = mutated!(self.g, ReadAckForgotten);
+        if n == NONE || self.nexus(n).framing != Framing::Rdma || forgotten {
             return;
         }
         let tables = self.s.tables();

@@ -118,7 +118,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
         match self
-            .parts()
+            .quick()
             .plain_submit(kind, connection, message, options)
         {
             Some(id) => Ok(id),
@@ -193,7 +193,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// and cannot READ, `Full`, `BadSlot`.
     #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
-        if self.parts().plain_respond(request, message) {
+        if self.quick().plain_respond(request, message) {
             return Ok(());
         }
         self.respond_any(request, message)
@@ -274,7 +274,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
     #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
-        if self.parts().plain_release(task) {
+        if self.quick().plain_release(task) {
             self.offer_slots();
             return Ok(());
         }
@@ -550,7 +550,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn give_list(&mut self, list: SegmentList) {
-        self.parts().give_extents(list.extent);
+        let t = self.s.tables();
+        let mut e = list.extent;
+        while e != NONE {
+            let next = t.extents[e as usize].next_free;
+            self.g.extents.give(t.extents, e);
+            e = next;
+        }
     }
 
     /// Takes a row for an outgoing message.

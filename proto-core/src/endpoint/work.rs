@@ -2,11 +2,12 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use super::parts::{Done, Parts};
+use super::quick::Done;
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
 use crate::memory::Slots;
+use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{Input, State};
@@ -61,7 +62,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if n == NONE {
                 return None;
             }
-            let plain = self.parts().plain_work(n, slots);
+            let plain = self.quick().plain_work(n, slots);
             let work = plain.or_else(|| self.next_work(n, slots));
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
@@ -83,14 +84,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Something may have changed that lets a nexus send.
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        self.parts().mark_ready(n);
+        self.quick().mark_ready(n);
     }
 
     /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
     /// can lead to work.
     #[inline]
     pub(crate) fn look_again(&mut self, n: u32) {
-        self.parts().look_again(n);
+        self.quick().look_again(n);
     }
 
     /// Takes a nexus out of the ready list before its row is freed.
@@ -124,7 +125,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A connection may have something to send.
     pub(crate) fn mark_tx(&mut self, c: u32) {
-        self.parts().mark_tx(c);
+        self.quick().mark_tx(c);
     }
 
     /// Takes a connection out of a nexus's round before it leaves the nexus.
@@ -197,10 +198,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let c = self.nexus(n).tx_head;
             let pick = self.pick(c);
             if pick == Pick::Nothing {
-                self.parts().pop_tx(n);
+                self.pop_tx(n);
                 continue;
             }
-            if !matches!(pick, Pick::Control(_)) && !self.parts().room_for_data(n) {
+            if !matches!(pick, Pick::Control(_)) && !self.room_for_data(n) {
                 break;
             }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
@@ -278,7 +279,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Pick::Nothing => return Emitted::Again,
         };
-        self.parts().rotate_tx(n, c);
+        self.rotate_tx(n, c);
         Emitted::Work(work)
     }
 
@@ -288,19 +289,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next);
         row.rsp_turn = false;
         tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
-    }
-
-    /// What a connection may send next, by its own state and the peer's application credits.
-    pub(crate) fn pick(&mut self, c: u32) -> Pick {
-        self.parts().pick(c)
-    }
-
-    pub(crate) fn room(&mut self, n: u32) -> bool {
-        self.parts().room(n)
-    }
-
-    pub(crate) fn signal(&mut self, n: u32) -> bool {
-        self.parts().signal(n)
     }
 
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
@@ -316,7 +304,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Enters a work request on a send queue.
     pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
-        self.parts().push_work(n, entry)
+        self.quick().push_work(n, entry)
     }
 
     /// Takes the oldest work request off a send queue.
@@ -327,7 +315,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             connection: c,
             slot,
             bytes,
-        } = self.parts().take_work(n);
+        } = self.quick().take_work(n);
         if slot != NONE {
             self.free_slot(slot);
         }
@@ -382,10 +370,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
-impl<T: Trace> Parts<'_, T> {
+impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether the peer's application credits cover a queued message, taking them if so is left
     /// to the frame.
-    pub(super) fn covered(&mut self, c: u32, t: u32) -> bool {
+    pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
         let row = self.task(t);
         let receipt =
             row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
@@ -394,15 +382,16 @@ impl<T: Trace> Parts<'_, T> {
         row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
     }
 
-    pub(super) fn pop_tx(&mut self, n: u32) {
-        let nexus = &mut self.t.nexuses[n as usize];
-        let c = queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-        self.t.connections[c as usize].in_tx = false;
+    pub(crate) fn pop_tx(&mut self, n: u32) {
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        let c = queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+        tables.connections[c as usize].in_tx = false;
     }
 
     /// Connections take turns: one with more to send goes to the end, one without leaves.
     #[inline]
-    pub(super) fn rotate_tx(&mut self, n: u32, c: u32) {
+    pub(crate) fn rotate_tx(&mut self, n: u32, c: u32) {
         if self.nexus(n).tx_head != c {
             return;
         }
@@ -410,16 +399,17 @@ impl<T: Trace> Parts<'_, T> {
             self.pop_tx(n);
             return;
         }
-        let nexus = &mut self.t.nexuses[n as usize];
+        let tables = self.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
         if nexus.tx_tail != c {
-            queue_pop!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next);
-            queue_push!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+            queue_pop!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next);
+            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
         }
     }
 
     /// What a connection may send next, by its own state and the peer's application credits.
     #[inline]
-    pub(super) fn pick(&mut self, c: u32) -> Pick {
+    pub(crate) fn pick(&mut self, c: u32) -> Pick {
         let flow_control = self.g.config.flow_control;
         self.skip_ended(c);
         let row = self.connection(c);
@@ -463,12 +453,13 @@ impl<T: Trace> Parts<'_, T> {
 
     /// Messages that ended while queued leave the queue's head.
     #[inline]
-    pub(super) fn skip_ended(&mut self, c: u32) {
+    pub(crate) fn skip_ended(&mut self, c: u32) {
         loop {
-            let row = &mut self.t.connections[c as usize];
+            let tables = self.s.tables();
+            let row = &mut tables.connections[c as usize];
             let ended = |t: u32| {
                 t != NONE && {
-                    let task = &self.t.tasks[t as usize];
+                    let task = &tables.tasks[t as usize];
                     let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
                     let owes = task.flags.contains(TaskFlags::INCOMING)
                         && task.flags.intersects(receipt)
@@ -478,20 +469,20 @@ impl<T: Trace> Parts<'_, T> {
                 }
             };
             let t = if ended(row.req_head) {
-                queue_pop!(self.t.tasks, row.req_head, row.req_tail, queue_next)
+                queue_pop!(tables.tasks, row.req_head, row.req_tail, queue_next)
             } else if ended(row.rsp_head) {
-                queue_pop!(self.t.tasks, row.rsp_head, row.rsp_tail, queue_next)
+                queue_pop!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next)
             } else {
                 return;
             };
-            self.t.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+            tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
             self.try_free(t);
         }
     }
 
     /// Whether there is room for one more work request that can complete.
     #[inline]
-    pub(super) fn room(&mut self, n: u32) -> bool {
+    pub(crate) fn room(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (transport, used, bytes) = (row.transport, row.sq_used, row.sq_bytes);
         let state = self.g.transport(transport);
@@ -503,7 +494,7 @@ impl<T: Trace> Parts<'_, T> {
 
     /// Two places of the send queue are kept for control frames.
     #[inline]
-    pub(super) fn room_for_data(&mut self, n: u32) -> bool {
+    pub(crate) fn room_for_data(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (transport, used) = (row.transport, row.sq_used);
         used + 2 < self.g.transport(transport).limits.sq_depth
@@ -512,13 +503,13 @@ impl<T: Trace> Parts<'_, T> {
     /// Whether the work request just made must be signalled: every so many, and the last of what
     /// can go now, so that nothing waits for later traffic to come back.
     #[inline]
-    pub(super) fn signal(&mut self, n: u32) -> bool {
+    pub(crate) fn signal(&mut self, n: u32) -> bool {
         let transport = self.nexus(n).transport;
         let every = self.g.transport(transport).signal_every;
         let row = self.nexus(n);
         row.sq_unsignaled += 1;
         let due = row.sq_unsignaled >= every;
-        if due || !self.more_to_send(n) {
+        if due || !(self.more_to_send(n) || mutated!(self.g, LastUnsignaled)) {
             self.nexus(n).sq_unsignaled = 0;
             return true;
         }
@@ -526,7 +517,7 @@ impl<T: Trace> Parts<'_, T> {
     }
 
     /// Whether another data frame is sure to follow now.
-    pub(super) fn more_to_send(&mut self, n: u32) -> bool {
+    pub(crate) fn more_to_send(&mut self, n: u32) -> bool {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;

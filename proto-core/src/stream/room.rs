@@ -9,7 +9,7 @@
 //! stream that waits longest has it at once: a free slot and one who could use it never meet.
 
 use super::list::Listed;
-use crate::endpoint::{Endpoint, Parts};
+use crate::endpoint::Endpoint;
 use crate::entries::SlotUse;
 use crate::ids::NONE;
 use crate::storage::Storage;
@@ -47,8 +47,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A receive slot is no longer counted to a transport connection.
     pub(crate) fn uncount(&mut self, n: u32) {
-        self.parts().uncount(n);
-        self.offer_slots();
+        self.quick().uncount(n);
     }
 
     /// Puts a socket whose next frame needs a slot in line for one.
@@ -77,7 +76,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Gives free slots to those who wait.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn offer_slots(&mut self) {
         if (self.g.first_slot.head & self.g.more_slots.head) != NONE {
             self.offer_slots_now();
@@ -85,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     #[cold]
+    #[inline(never)]
     fn offer_slots_now(&mut self) {
         loop {
             let (free, kept) = (self.g.rx_slots.free(), self.kept_slots());
@@ -106,18 +106,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         }
     }
-}
 
-impl<T: Trace> Parts<'_, T> {
     /// A socket that waited for a slot as one of those that hold some is first in line now.
     #[cold]
     #[inline(never)]
-    pub(crate) fn first_in_line(self, n: u32) {
-        let s = self.t.nexuses[n as usize].sockets[0];
-        let rows = self.t.sockets;
-        if rows[s as usize].links[Listed::Place as usize].linked {
-            self.g.more_slots.remove(rows, Listed::Place, s);
-            self.g.first_slot.push(rows, Listed::Place, s);
+    pub(crate) fn first_in_line(&mut self, n: u32) {
+        let t = self.s.tables();
+        let s = t.nexuses[n as usize].sockets[0];
+        if t.sockets[s as usize].links[Listed::Place as usize].linked {
+            self.g.more_slots.remove(t.sockets, Listed::Place, s);
+            self.g.first_slot.push(t.sockets, Listed::Place, s);
+            self.offer_slots();
         }
     }
 }

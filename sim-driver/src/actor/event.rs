@@ -68,9 +68,16 @@ impl User for Actor {
                 self.respond(core, desk, due);
             }
         }
+        self.cancel_due(core, desk);
+        for line in 0..self.lines.len() as u32 {
+            if self.lines[line as usize].left > 0 {
+                self.pump(core, desk, line);
+            }
+        }
         let next = [
             self.errands.front().map(|errand| errand.at),
             self.due.front().map(|due| due.at),
+            self.cancels.iter().map(|&(at, _)| at).min(),
         ];
         if let Some(at) = next.into_iter().flatten().min() {
             self.wake(desk, at.max(now + 1));
@@ -100,13 +107,14 @@ impl User for Actor {
                     room,
                 };
                 self.respond_later(core, desk, due);
+                self.pump(core, desk, line);
             }
             Event::OneWay {
                 task, header, data, ..
             } => {
                 self.received(core, desk, line, task, header, &data);
                 self.give_up(core, desk, task);
-                self.server_close(core, desk, line);
+                self.pump(core, desk, line);
             }
             Event::PayloadWaiting { task, len, .. } => self.provide(core, desk, task, len),
             Event::BuffersReturned { task, .. } => self.buffers_returned(desk, task, user),
@@ -116,6 +124,15 @@ impl User for Actor {
 }
 
 impl Actor {
+    fn cancel_due(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        let now = desk.env.now();
+        while let Some(place) = self.cancels.iter().position(|&(at, _)| at <= now) {
+            let (_, task) = self.cancels.swap_remove(place);
+            // It may have ended long ago; its row may even be another's.
+            let _ = core.cancel(task);
+        }
+    }
+
     /// Outcomes of messages; what is none is about a connection.
     fn outcome(&mut self, core: &mut Core, desk: &mut Desk<'_>, user: u64, event: &Event) {
         match *event {

@@ -47,6 +47,8 @@ pub struct Errand {
     pub at: u64,
     /// Requests and one-ways to send.
     pub messages: u32,
+    /// Requests and one-ways that the server is to send back.
+    pub back: u16,
     /// How many may be out at once.
     pub depth: u32,
     /// Its own transport connection.
@@ -72,8 +74,16 @@ pub struct Mix {
     pub large: u32,
     /// Longest time that a server thinks, in nanoseconds.
     pub think: u64,
-    /// Requests that a server sends to its client for each one it gets.
-    pub back: u32,
+    /// Longest pause of a sender between two messages, in nanoseconds.
+    pub pace: u64,
+    /// Messages with a deadline.
+    pub deadline: u32,
+    /// Messages that are cancelled.
+    pub cancel: u32,
+    /// Sessions that a server rejects.
+    pub reject: u32,
+    /// Requests that a server gives back without an answer.
+    pub ignore: u32,
 }
 
 impl Default for Mix {
@@ -86,7 +96,11 @@ impl Default for Mix {
             large_ppm: 0,
             large: 0,
             think: 0,
-            back: 0,
+            pace: 0,
+            deadline: 0,
+            cancel: 0,
+            reject: 0,
+            ignore: 0,
         }
     }
 }
@@ -104,10 +118,18 @@ struct Line {
     out: u32,
     depth: u32,
     closing: Closing,
+    /// Requests and one-ways of this side that have no outcome.
+    own_out: u32,
     /// Something was refused for lack of room; `Writable` will come.
     blocked: bool,
-    /// Messages to go back with.
-    back: u32,
+    /// The next message goes no earlier, in nanoseconds.
+    next_at: u64,
+    /// Server: closes when the client has said its last and everything is answered.
+    closes: bool,
+    /// The peer sends requests of its own.
+    peer_sends: bool,
+    /// The peer has said its last.
+    peer_done: bool,
 }
 
 /// Buffers of a message on its way.
@@ -137,6 +159,8 @@ pub struct Actor {
     lines: Vec<Line>,
     cargo: Slab<Cargo>,
     due: VecDeque<Due>,
+    /// Messages to cancel, and when.
+    cancels: Vec<(u64, TaskId)>,
     /// Sessions that could not be answered for lack of room.
     waiting: Vec<(SessionId, u32)>,
     /// Buffers given for payloads, by task index.
@@ -161,6 +185,7 @@ impl Actor {
             lines: Vec::new(),
             cargo: Slab::default(),
             due: VecDeque::new(),
+            cancels: Vec::new(),
             waiting: Vec::new(),
             provided: Vec::new(),
             next_turn: u64::MAX,
@@ -226,8 +251,12 @@ impl Actor {
             out: 0,
             depth: errand.map_or(8, |errand| errand.depth),
             closing: errand.map_or(Closing::Server, |errand| errand.closing),
+            own_out: 0,
             blocked: false,
-            back: 0,
+            next_at: 0,
+            closes: false,
+            peer_sends: errand.is_some_and(|errand| errand.back > 0),
+            peer_done: false,
         });
         self.lines.len() as u32 - 1
     }
@@ -238,13 +267,10 @@ impl Actor {
         };
         let side = 2 * desk.ledger.number_connection();
         let line = self.open(side, Some(errand));
-        let private = (
-            side,
-            errand.closing == Closing::Server || errand.closing == Closing::Both,
-        );
         let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&private.0.to_le_bytes());
-        bytes[4] = u8::from(private.1);
+        bytes[..4].copy_from_slice(&side.to_le_bytes());
+        bytes[4] = u8::from(matches!(errand.closing, Closing::Server | Closing::Both));
+        bytes[6..].copy_from_slice(&errand.back.to_le_bytes());
         let uri = format!("rdma://{}/sim", errand.peer);
         let open = SessionOpen {
             uri: &uri,
@@ -287,7 +313,12 @@ impl Actor {
         loop {
             let l = &self.lines[line as usize];
             let ready = l.id.is_some() && !l.over && !l.closing_asked && !l.blocked;
-            if !ready || l.left == 0 || l.out >= l.depth {
+            if !ready || l.left == 0 || l.own_out >= l.depth {
+                break;
+            }
+            if l.next_at > desk.env.now() {
+                let at = l.next_at;
+                self.wake(desk, at);
                 break;
             }
             if !self.send_next(core, desk, line) {
@@ -304,10 +335,13 @@ impl Actor {
         };
         let client = l.side & 1 == 0;
         let idle = l.left == 0 && l.out == 0 && l.established;
+        let heard = l.peer_done || !l.peer_sends;
+        let waits = self.due.iter().any(|due| due.line == line);
         let close = match l.closing {
-            Closing::Client | Closing::Both => client && idle,
+            _ if !client => l.closes && idle && heard && !waits,
+            Closing::Client | Closing::Both => idle && heard && !waits,
             Closing::Server => false,
-            Closing::Early | Closing::Abort => client && l.left == 0,
+            Closing::Early | Closing::Abort => l.left == 0,
         };
         if close {
             self.lines[line as usize].closing_asked = true;
@@ -352,9 +386,14 @@ impl Actor {
                 offered = 1;
             }
         }
+        let deadline = self.rng.chance(self.mix.deadline);
         let options = RequestOptions {
             into: &into[..offered],
             receipt: class == Class::Receipted,
+            deadline: deadline.then(|| {
+                let after = self.rng.spread(1_000, 20_000_000);
+                desk.now.after(core::time::Duration::from_nanos(after))
+            }),
             ..RequestOptions::default()
         };
         let (message, cargo) = self.load(line, &parcel);
@@ -363,14 +402,26 @@ impl Actor {
         } else {
             core.send_one_way(id, &message, &options)
         };
-        if let Err(error) = sent {
-            self.unload(core, desk, &parcel, cargo);
-            return self.refused(desk, line, error);
-        }
+        let task = match sent {
+            Ok(task) => task,
+            Err(error) => {
+                self.unload(core, desk, &parcel, cargo);
+                return self.refused(desk, line, error);
+            }
+        };
+        let pause = self.rng.below(self.mix.pace + 1);
+        let now = desk.env.now();
         let l = &mut self.lines[line as usize];
         l.left -= 1;
         l.out += 1;
+        l.own_out += 1;
+        l.next_at = now + pause;
         self.taken(desk, &parcel);
+        if self.rng.chance(self.mix.cancel) {
+            let at = now + self.rng.spread(1, 1_000_000);
+            self.cancels.push((at, task));
+            self.wake(desk, at);
+        }
         true
     }
 

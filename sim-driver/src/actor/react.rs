@@ -2,7 +2,7 @@
 
 use xio_proto::{CommandError, Data, SessionId, SlotId, Slots, Span, TaskId};
 
-use super::{Actor, Closing, Due, ID_BITS};
+use super::{Actor, Due, ID_BITS};
 use crate::check::{Class, Fact, Outcome};
 use crate::driver::{Core, Desk};
 use crate::memory::Rights;
@@ -17,13 +17,26 @@ impl Actor {
     ) {
         let memory = &desk.env.memory[desk.number as usize];
         let bytes = private.of(memory.slot(SlotId(private.slot)));
-        let Some(&[a, b, c, d, closes, ..]) = bytes.first_chunk::<8>().map(|b| &b[..]) else {
-            self.sense(desk, format!("private data of {} bytes", bytes.len()));
+        let Some(&[a, b, c, d, closes, _, e, f]) = bytes.first_chunk::<8>() else {
+            let text = format!("private data of {} bytes", bytes.len());
+            self.sense(desk, text);
             return;
         };
+        if self.rng.chance(self.mix.reject) {
+            let slots = &mut desk.env.memory[desk.number as usize];
+            if core
+                .reject(desk.now, session, 17, b"not today", slots)
+                .is_ok()
+            {
+                return;
+            }
+        }
         let side = u32::from_le_bytes([a, b, c, d]) ^ 1;
         let line = self.open(side, None);
-        self.lines[line as usize].back = u32::from(closes);
+        let l = &mut self.lines[line as usize];
+        l.left = u16::from_le_bytes([e, f]).into();
+        l.closes = closes != 0;
+        l.peer_sends = true;
         self.accept(core, desk, session, line);
     }
 
@@ -71,12 +84,7 @@ impl Actor {
         };
         desk.ledger.take(at, delivered);
         self.free_provided(desk, task);
-        if last && self.lines[line as usize].back > 0 {
-            // Close once the answer is out: see `ended`.
-            self.lines[line as usize].left = 0;
-            self.lines[line as usize].closing = Closing::Server;
-            self.lines[line as usize].back = 2;
-        }
+        self.lines[line as usize].peer_done |= last;
         message
     }
 
@@ -95,6 +103,10 @@ impl Actor {
         let Some(id) = self.lines[due.line as usize].id else {
             return;
         };
+        if self.rng.chance(self.mix.ignore) {
+            self.give_up(core, desk, due.task);
+            return;
+        }
         let side = self.lines[due.line as usize].side;
         let class = Class::Response(due.request);
         let room = if due.room == 0 { u64::MAX } else { due.room };
@@ -193,31 +205,15 @@ impl Actor {
             self.sense(desk, format!("message {message} ended and was gone"));
             return;
         };
-        self.lines[line as usize].out -= 1;
+        let own = desk.ledger.answers(message).is_none();
+        let l = &mut self.lines[line as usize];
+        l.out -= 1;
+        l.own_out -= u32::from(own);
         if returned {
             self.free_provided(desk, task);
             self.give_back(desk, cargo);
         }
-        self.server_close(core, desk, line);
         self.pump(core, desk, line);
-    }
-
-    /// A server that is to close does so once its last answer is out.
-    pub(super) fn server_close(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {
-        let waits = self.due.iter().any(|due| due.line == line);
-        let l = &mut self.lines[line as usize];
-        if l.back == 2
-            && l.out == 0
-            && !waits
-            && !l.over
-            && !l.closing_asked
-            && let Some(id) = l.id
-        {
-            l.closing_asked = true;
-            if core.close(desk.now, id).is_err() {
-                self.sense(desk, format!("close of {id:?} was refused"));
-            }
-        }
     }
 
     pub(super) fn closed(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {

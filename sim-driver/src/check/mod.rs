@@ -223,6 +223,7 @@ pub struct Ledger {
     messages: Vec<Message>,
     breaches: Vec<Breach>,
     outcomes: [u64; Outcome::ALL.len()],
+    facts: u64,
     taken: u64,
     delivered: u64,
     /// No fault may lose anything: bad outcomes are failures too.
@@ -256,6 +257,11 @@ impl Ledger {
     /// How often each outcome was seen.
     pub fn outcomes(&self) -> impl Iterator<Item = (Outcome, u64)> {
         Outcome::ALL.into_iter().zip(self.outcomes)
+    }
+
+    /// Facts so far: while it grows, something gets done.
+    pub fn facts(&self) -> u64 {
+        self.facts
     }
 
     /// Takes a failed check from elsewhere.
@@ -306,6 +312,7 @@ impl Ledger {
     /// Takes a fact.
     #[inline]
     pub fn take(&mut self, at: u64, fact: Fact) {
+        self.facts += 1;
         match fact {
             Fact::Opened { side } => self.side(at, side, SideState::Unused, SideState::Opened),
             Fact::Established { side } => {

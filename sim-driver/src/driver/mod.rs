@@ -14,7 +14,7 @@ use crate::link::Links;
 use crate::memory::{Memory, MemoryConfig};
 use crate::storage::BoxStorage;
 use crate::trace::{Act, MarkTrace, Object, Record};
-use rdma::Rdma;
+use rdma::{Late, Rdma};
 
 /// The core as the simulator runs it.
 pub type Core = Endpoint<BoxStorage, MarkTrace>;
@@ -74,6 +74,8 @@ pub struct SimDriver {
     /// What the endpoint's clock is ahead of the world's, in nanoseconds.
     skew: i64,
     batch: Vec<WorkCompletion>,
+    /// What the core is still to be told, and when.
+    late: Vec<(u64, Late)>,
     /// The core's own invariants are checked at every so manieth step; 0 is never.
     check_every: u32,
     steps: u32,
@@ -143,6 +145,7 @@ impl SimDriver {
             rdma: None,
             skew: 0,
             batch: Vec::new(),
+            late: Vec::new(),
             check_every: 0,
             steps: 0,
         })
@@ -222,6 +225,7 @@ impl SimDriver {
             self.core.handle_timeout(now);
             self.settle(hands);
         }
+        while self.tell_late(hands) {}
         let mut budget = Self::BUDGET;
         if self.rdma.is_some() {
             while budget > 0 && (self.notice(hands) || self.completions(hands)) {
@@ -249,6 +253,9 @@ impl SimDriver {
         if busy || more {
             let after = hands.env.rng.below(2_000);
             hands.env.wake_after(self.number, after);
+        }
+        if let Some(at) = self.late.iter().map(|&(at, _)| at).min() {
+            hands.env.wake_at(self.number, at);
         }
         if let Some(at) = self.core.poll_timeout() {
             let skew = self.skew;

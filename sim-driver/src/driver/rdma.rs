@@ -64,15 +64,13 @@ impl SimDriver {
                     Some(id) => fabric.create_queue_pair(env, id),
                     None => Err(errno::EINVAL),
                 };
-                let now = self.now(env);
-                self.core.handle_queue_pair(now, nexus, made);
+                self.report(env, Late::Made(nexus, made));
             }
             Control::Destroy { nexus } => {
                 if let Some(id) = rdma.take(nexus) {
                     fabric.destroy(env, id);
                 }
-                let now = self.now(env);
-                self.core.handle_destroyed(now, nexus);
+                self.report(env, Late::Destroyed(nexus));
             }
             Control::Register {
                 region,
@@ -90,6 +88,37 @@ impl SimDriver {
             }
             other => self.connection_control(env, fabric, other),
         }
+        true
+    }
+
+    /// Tells the core what was done, at once or after a while.
+    fn report(&mut self, env: &mut Env, late: Late) {
+        if env.fires(Site::SlowDriver) {
+            let at = env.now() + env.rng.spread(1_000, 500_000_000);
+            self.late.push((at, late));
+            env.wake_at(self.number, at);
+        } else {
+            self.tell(env, late);
+        }
+    }
+
+    fn tell(&mut self, env: &Env, late: Late) {
+        let now = self.now(env);
+        match late {
+            Late::Made(nexus, made) => self.core.handle_queue_pair(now, nexus, made),
+            Late::Destroyed(nexus) => self.core.handle_destroyed(now, nexus),
+        }
+    }
+
+    /// Tells the next thing that is due. False when there is none.
+    pub(super) fn tell_late<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
+        let now = hands.env.now();
+        let Some(place) = self.late.iter().position(|&(at, _)| at <= now) else {
+            return false;
+        };
+        let (_, late) = self.late.swap_remove(place);
+        self.tell(hands.env, late);
+        self.settle(hands);
         true
     }
 
@@ -216,6 +245,13 @@ impl Rdma {
     fn take(&mut self, nexus: NexusId) -> Option<QpId> {
         self.queue_pairs.get_mut(nexus.index())?.take()
     }
+}
+
+/// What the core is told about a queue pair, maybe late.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Late {
+    Made(NexusId, Result<(), i32>),
+    Destroyed(NexusId),
 }
 
 // What the core wants posted.

@@ -151,8 +151,10 @@ impl Fabric {
         let error = if self.nics[entry.nic as usize].state != NicState::Up {
             errno::ENODEV
         } else if !states.contains(&entry.cm) {
-            // What the peer did may have made the call needless; anything else is a mistake.
-            if !matches!(entry.cm, CmState::Over | CmState::Left | CmState::Leaving) {
+            // What the peer or a fault did may have made the call needless; anything else is a
+            // mistake.
+            let ended = matches!(entry.cm, CmState::Over | CmState::Left | CmState::Leaving);
+            if !ended && !entry.tainted {
                 let object = Self::object(index);
                 env.violate(endpoint, object, Forbidden::CmCallOutOfPlace, call as u64);
             }
@@ -526,6 +528,20 @@ impl Fabric {
                 Vec::new(),
             );
         }
+        self.anything(env, index, after);
+    }
+
+    /// Any event with any status: every state has to do something sensible about it.
+    pub(super) fn anything(&mut self, env: &mut Env, index: usize, after: u64) {
+        if !env.fires(Site::CmAnything) {
+            return;
+        }
+        // What the owner does in good faith about a lie is no mistake of its own.
+        self.taint(index);
+        let kind = CmKind::from_number(env.rng.below(17) as u32);
+        let status = env.rng.pick(&[0, 0, -errno::ETIMEDOUT, -errno::EINVAL, 28]);
+        let after = after + env.rng.spread(1, 50_000_000);
+        self.give_with(env, index, after, kind, status, Vec::new());
     }
 
     pub(super) fn give_with(

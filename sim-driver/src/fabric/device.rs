@@ -346,9 +346,15 @@ impl Fabric {
         loop {
             let device = &mut self.nics[nic.0 as usize];
             let endpoint = device.endpoint;
-            let notice = device.cm.pop_front()?;
-            if notice.id.is_some_and(|id| self.find(id).is_none()) {
-                continue;
+            let mut notice = device.cm.pop_front()?;
+            if let Some(id) = notice.id {
+                let Some(index) = self.find(id) else {
+                    continue;
+                };
+                // A request names its listener; all else, what the owner calls the id by now.
+                if notice.kind != NoticeKind::Cm(CmKind::ConnectRequest) {
+                    notice.cookie = self.entries[index].cookie;
+                }
             }
             let object = match notice.id {
                 Some(id) => Object::QueuePair(id.index),

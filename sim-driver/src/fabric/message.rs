@@ -216,6 +216,7 @@ impl Fabric {
             private: self.padded(message.private, REQUEST_PRIVATE),
         };
         self.notice_after(env, nic, 0, notice);
+        self.anything(env, index, 0);
     }
 
     fn take_reply(&mut self, env: &mut Env, message: CmMessage) {
@@ -250,6 +251,7 @@ impl Fabric {
         }
         let private = self.padded(message.private, REPLY_PRIVATE);
         self.give_with(env, index, 0, CmKind::Established, 0, private);
+        self.anything(env, index, 0);
         self.unasked_end(env, index);
         self.send_cm(env, index, CmMessageKind::Ready, &[]);
     }

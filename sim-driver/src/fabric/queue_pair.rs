@@ -291,7 +291,9 @@ impl Fabric {
         }
         let connected = matches!(entry.qp.state, QpState::ReadyToSend | QpState::Error);
         let limits = &nic.limits;
-        let refusal = if !connected {
+        let refusal = if !connected && entry.tainted {
+            return Err((None, errno::EINVAL));
+        } else if !connected {
             Forbidden::PostTooEarly
         } else if request.segments.len() > limits.max_sge as usize {
             Forbidden::TooManySegments

@@ -1,12 +1,14 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
-use crate::endpoint::Parts;
 use crate::endpoint::credit::CREDITS_MAX;
+use crate::endpoint::{Globals, Quick};
 use crate::entries::{Direct, Ending, Nexus, TaskEvents, TaskFlags, WorkKind};
 use crate::ids::NONE;
+use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
 use crate::state::task::{Action, Input, State};
+use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
@@ -34,13 +36,29 @@ impl Nexus {
     }
 }
 
-impl<T: Trace> Parts<'_, T> {
+impl Globals {
+    /// What a plain frame may have.
+    #[inline(always)]
+    fn plain_bounds(&self) -> Bounds {
+        Bounds {
+            frame_max: self.config.buffer_size,
+            max_in_sges: 0,
+            max_out_sges: 0,
+            header_max: self.config.header_max,
+        }
+    }
+}
+
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// A frame that came, if it is a plain message. False: it is not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_frame(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let nexus = &self.t.nexuses[n as usize];
+        if any_mutant!(self.0.g) {
+            return false;
+        }
+        let nexus = self.nexus(n);
         let usual = nexus.state == NexusState::Online && nexus.framing == Framing::Rdma;
-        if !usual || self.g.config.flow_control {
+        if !usual || self.0.g.config.flow_control {
             return false;
         }
         match message_kind(frame) {
@@ -59,31 +77,28 @@ impl<T: Trace> Parts<'_, T> {
             nexus::lookup(ONLINE, FRAME),
             (ONLINE, nexus::Action::Deliver)
         ));
-        self.trace
+        self.0
+            .trace
             .transition(0, n, ONLINE as u8, FRAME as u8, ONLINE as u8);
-        self.g.counters.frames_received += 1;
+        self.0.g.counters.frames_received += 1;
         self.nexus(n).take(sn, credits);
     }
 
     #[inline(always)]
     fn plain_request(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = Bounds {
-            frame_max: self.g.config.buffer_size,
-            max_in_sges: 0,
-            max_out_sges: 0,
-            header_max: self.g.config.header_max,
-        };
+        let bounds = self.0.g.plain_bounds();
         let Some(request) = Request::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&request.session, &request.head);
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
-        let nexus = &self.t.nexuses[n as usize];
+        let tables = self.0.s.tables();
+        let nexus = &tables.nexuses[n as usize];
         let c = nexus.connections;
         if c == NONE || session.flags.intersects(receipts) || !nexus.takes(head.sn, head.credits) {
             return false;
         }
-        let row = &mut self.t.connections[c as usize];
+        let row = &mut tables.connections[c as usize];
         let expected = row.own_session == session.dest_session
             && row.state == ConnectionState::Online
             && session.sn == row.req_expected
@@ -99,8 +114,8 @@ impl<T: Trace> Parts<'_, T> {
         row.heard = true;
         row.unanswered += u32::from(request.kind == Kind::MsgReq);
         self.take_frame(n, head.sn, head.credits);
-        self.g.counters.messages_received += 1;
-        let row = &mut self.t.tasks[slot as usize];
+        self.0.g.counters.messages_received += 1;
+        let row = self.task(slot);
         row.reset();
         row.kind = request.kind;
         row.nexus = n;
@@ -119,21 +134,17 @@ impl<T: Trace> Parts<'_, T> {
 
     #[inline(always)]
     fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = Bounds {
-            frame_max: self.g.config.buffer_size,
-            max_in_sges: 0,
-            max_out_sges: 0,
-            header_max: self.g.config.header_max,
-        };
+        let bounds = self.0.g.plain_bounds();
         let Some(response) = Response::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&response.session, &response.head);
         let t = tid::index(head.rtid);
-        if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
+        if tid::is_control(head.rtid) || t < self.0.g.config.rx_slots {
             return false;
         }
-        let Some(task) = self.t.tasks.get_mut(t as usize) else {
+        let tables = self.0.s.tables();
+        let Some(task) = tables.tasks.get_mut(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
@@ -142,15 +153,14 @@ impl<T: Trace> Parts<'_, T> {
             && task.kind == Kind::MsgReq
             && task.direct == Direct::No
             && task.serial == session.serial;
-        let c = task.connection;
         let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
         let good = head.status == 0
             && session.flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
-            && self.t.nexuses[n as usize].takes(head.sn, head.credits);
+            && tables.nexuses[n as usize].takes(head.sn, head.credits);
         if !asked || !good {
             return false;
         }
-        let row = &mut self.t.connections[c as usize];
+        let row = &mut tables.connections[task.connection as usize];
         if session.sn != row.rsp_expected {
             return false;
         }
@@ -170,20 +180,25 @@ impl<T: Trace> Parts<'_, T> {
         true
     }
 
-    /// The oldest work request of a send queue is done, if it was a message's frame.
+    /// The oldest work request of a send queue is done, if it was a message's frame. False: it
+    /// was not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        let entry = &self.t.work[w as usize];
+        if any_mutant!(self.0.g) {
+            return false;
+        }
+        let tables = self.0.s.tables();
+        let entry = &tables.work[w as usize];
         let t = entry.task;
         if t == NONE || !matches!(entry.kind, WorkKind::Frame(_)) {
             return false;
         }
-        let task = &self.t.tasks[t as usize];
+        let task = &mut tables.tasks[t as usize];
         if task.flags.contains(TaskFlags::LINGERS) {
             return false;
         }
+        task.work -= 1;
         self.take_work(n);
-        self.task(t).work -= 1;
         self.frame_done(t);
         self.try_free(t);
         true
@@ -192,7 +207,7 @@ impl<T: Trace> Parts<'_, T> {
     /// A message's frame is out.
     #[inline(always)]
     pub(crate) fn frame_done(&mut self, t: u32) {
-        let row = &mut self.t.tasks[t as usize];
+        let row = self.task(t);
         let slot = core::mem::replace(&mut row.slot, NONE);
         let waits = match row.kind {
             Kind::OneWayReq => row
@@ -202,7 +217,7 @@ impl<T: Trace> Parts<'_, T> {
             _ => true,
         };
         if slot != NONE {
-            self.free_slot(slot);
+            self.free_tx_slot(slot);
         }
         let input = if waits {
             Input::SendDoneHeld

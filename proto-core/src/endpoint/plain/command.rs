@@ -1,29 +1,31 @@
 //! Commands with plain messages.
 
 use super::RESPONSE_HEAD;
-use crate::endpoint::{Message, Parts, RequestOptions};
+use crate::endpoint::{Message, Quick, RequestOptions};
 use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
+use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::task::{Input, State};
+use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::trace::Trace;
 use crate::wire::{Framing, Kind};
 
-impl<T: Trace> Parts<'_, T> {
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// Whether a message lies in a slot of the user's, as a whole and within the limits.
     #[inline(always)]
     fn is_plain(&mut self, n: u32, message: &Message<'_>) -> bool {
         let Some(slot) = message.slot else {
             return false;
         };
-        let config = &self.g.config;
+        let config = &self.0.g.config;
         let short = message.header_len == 0 || {
-            let peer_max = self.t.nexuses[n as usize].peer_header_max;
+            let peer_max = self.0.s.tables().nexuses[n as usize].peer_header_max;
             let max = if peer_max == 0 { u16::MAX } else { peer_max };
             message.header_len <= config.header_max.min(max)
         };
-        let row = self.t.slots.get(slot.0 as usize);
+        let row = self.0.s.tables().slots.get(slot.0 as usize);
         message.data.is_empty()
             && message.slot_data <= config.inline_data_max
             && u64::from(message.slot_data) <= config.payload_max
@@ -35,8 +37,8 @@ impl<T: Trace> Parts<'_, T> {
     #[inline(always)]
     fn fill_plain(&mut self, t: u32, message: &Message<'_>) {
         let Some(slot) = message.slot else { return };
-        self.t.slots[slot.0 as usize].usage = SlotUse::Taken;
-        let row = &mut self.t.tasks[t as usize];
+        self.0.s.tables().slots[slot.0 as usize].usage = SlotUse::Taken;
+        let row = &mut self.0.s.tables().tasks[t as usize];
         row.slot = slot.0;
         row.header_len = message.header_len;
         row.slot_data = message.slot_data;
@@ -53,13 +55,16 @@ impl<T: Trace> Parts<'_, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Option<TaskId> {
+        if any_mutant!(self.0.g) {
+            return None;
+        }
         let c = connection.at();
-        let row = self.t.connections.get(c as usize)?;
+        let row = self.0.s.tables().connections.get(c as usize)?;
         let bytes = u64::from(message.slot_data) + u64::from(message.header_len);
         let goes = row.generation == connection.generation()
             && row.state == ConnectionState::Online
-            && row.queued_messages < self.g.config.queue_messages
-            && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
+            && row.queued_messages < self.0.g.config.queue_messages
+            && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.0.g.config.queue_bytes)
             && options.into.is_empty()
             && !options.force_read
             && options.deadline.is_none();
@@ -67,8 +72,8 @@ impl<T: Trace> Parts<'_, T> {
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
         }
-        let t = self.g.tasks.take(self.t.tasks)?;
-        let row = &mut self.t.tasks[t as usize];
+        let t = self.0.g.tasks.take(self.0.s.tables().tasks)?;
+        let row = &mut self.0.s.tables().tasks[t as usize];
         row.reset();
         row.kind = kind;
         row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
@@ -79,10 +84,11 @@ impl<T: Trace> Parts<'_, T> {
         self.fill_plain(t, message);
         self.task_input(t, Input::Submit);
         self.link_task(c, t);
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         row.queued_messages += 1;
         row.queued_bytes += bytes;
-        queue_push!(self.t.tasks, row.req_head, row.req_tail, queue_next, t);
+        queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
         self.mark_tx(c);
         Some(id)
     }
@@ -90,8 +96,11 @@ impl<T: Trace> Parts<'_, T> {
     /// `respond`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_respond(&mut self, request: TaskId, message: &Message<'_>) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let t = request.at();
-        let Some(row) = self.t.tasks.get(t as usize) else {
+        let Some(row) = self.0.s.tables().tasks.get(t as usize) else {
             return false;
         };
         let special = TaskFlags::ORPHAN | TaskFlags::QUEUED | TaskFlags::FORCE_WRITE;
@@ -105,11 +114,11 @@ impl<T: Trace> Parts<'_, T> {
             return false;
         }
         let (c, n, offered) = (row.connection, row.nexus, row.offer_count);
-        let row = &self.t.connections[c as usize];
+        let row = &self.0.s.tables().connections[c as usize];
         if row.state != ConnectionState::Online || !self.is_plain(n, message) {
             return false;
         }
-        let nexus = &self.t.nexuses[n as usize];
+        let nexus = &self.0.s.tables().nexuses[n as usize];
         let len = u32::from(message.header_len) + message.slot_data;
         let total = RESPONSE_HEAD + 16 * u32::from(offered) + len;
         if nexus.framing != Framing::Rdma || total >= nexus.frame_max {
@@ -117,14 +126,15 @@ impl<T: Trace> Parts<'_, T> {
         }
         self.fill_plain(t, message);
         self.task_input(t, Input::Respond);
-        let row = &mut self.t.tasks[t as usize];
+        let row = &mut self.0.s.tables().tasks[t as usize];
         row.flags.remove(TaskFlags::USER);
         row.flags
             .insert(TaskFlags::RESPONSE | TaskFlags::PLAIN | TaskFlags::QUEUED);
         row.transfer = Transfer::NONE;
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         row.unanswered -= 1;
-        queue_push!(self.t.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
+        queue_push!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
         self.mark_tx(c);
         true
     }
@@ -132,8 +142,11 @@ impl<T: Trace> Parts<'_, T> {
     /// `release`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_release(&mut self, task: TaskId) -> bool {
+        if any_mutant!(self.0.g) {
+            return false;
+        }
         let t = task.at();
-        let Some(row) = self.t.tasks.get_mut(t as usize) else {
+        let Some(row) = self.0.s.tables().tasks.get_mut(t as usize) else {
             return false;
         };
         let outgoing = row.generation == task.generation()
@@ -141,7 +154,7 @@ impl<T: Trace> Parts<'_, T> {
                 .flags
                 .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN)
             && in_hands(row);
-        if !outgoing || self.g.config.flow_control {
+        if !outgoing || self.0.g.config.flow_control {
             return false;
         }
         row.flags.remove(TaskFlags::USER);

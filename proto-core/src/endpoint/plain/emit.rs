@@ -1,16 +1,17 @@
 //! Frames of plain messages.
 
 use super::{MANNER, REQUEST, REQUEST_HEAD, RESPONSE, RESPONSE_HEAD};
-use crate::endpoint::Parts;
 use crate::endpoint::credit::DATA_CREDITS;
-use crate::endpoint::frame;
+use crate::endpoint::{Endpoint, Quick, frame};
 use crate::entries::{TaskFlags, WorkEntry, WorkKind};
 use crate::ids::{NONE, NexusId};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
+use crate::mutant::any_mutant;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
 use crate::state::task::{Input, State};
+use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
@@ -25,22 +26,31 @@ struct Next {
     response: bool,
 }
 
-impl<T: Trace> Parts<'_, T> {
+/// A frame that is written: whose it is, and where in its slot it starts.
+struct Written {
+    c: u32,
+    t: u32,
+    kind: Kind,
+    start: u32,
+}
+
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// The plain message that is to go next on a nexus, if nothing goes before it and nothing is
     /// in its way.
     #[inline(always)]
     fn next_plain(&mut self, n: u32) -> Option<Next> {
-        let nexus = &self.t.nexuses[n as usize];
+        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
+        let nexus = &tables.nexuses[n as usize];
         let c = nexus.tx_head;
         let only_data = (nexus.rdma_head & nexus.ack_head) == NONE
             && !nexus.setup_due
             && nexus.state == NexusState::Online
             && nexus.framing == Framing::Rdma
             && !nexus.receive_due();
-        if c == NONE || !only_data || self.g.config.flow_control {
+        if c == NONE || !only_data || g.config.flow_control {
             return None;
         }
-        let row = &self.t.connections[c as usize];
+        let row = &tables.connections[c as usize];
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
@@ -53,7 +63,7 @@ impl<T: Trace> Parts<'_, T> {
         if t == NONE {
             return None;
         }
-        let task = &self.t.tasks[t as usize];
+        let task = &tables.tasks[t as usize];
         if task.flags.intersection(MANNER) != manner || task.state != state {
             return None;
         }
@@ -63,120 +73,39 @@ impl<T: Trace> Parts<'_, T> {
         } else {
             REQUEST_HEAD + len <= nexus.frame_max
         };
-        let state = self.g.transport(nexus.transport);
+        let state = g.transport(nexus.transport);
         let room = nexus.sq_used + 2 < state.limits.sq_depth
             && state.cq_used < state.limits.cq_depth
             && nexus.sq_bytes < state.limits.sq_bytes
             && nexus.tx_credits >= DATA_CREDITS;
-        (fits && room && self.g.work.free() > 0).then_some(Next { c, t, response })
+        (fits && room && g.work.free() > 0).then_some(Next { c, t, response })
     }
 
     /// The next work of a nexus, if it is a plain message.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        let Next { c, t, response } = self.next_plain(n)?;
-        let kind = if response {
-            self.leave_responses(c, t)
-        } else {
-            self.leave_requests(c, t)
-        };
-        let end = self.g.config.headroom();
-        let bytes = slots.slot_mut(SlotId(self.task(t).slot));
-        let start = if response {
-            self.plain_response_head(n, c, t, bytes, end)
-        } else {
-            self.plain_request_head(n, c, t, bytes, end)
-        };
-        self.task_input(t, Input::Post);
-        let task = &mut self.t.tasks[t as usize];
-        task.work += 1;
-        let slot = task.slot;
-        let end = end as u32 + u32::from(task.header_len) + task.slot_data;
-        let head = Span {
-            slot,
-            offset: start as u32,
-            len: end - start as u32,
-        };
-        let tail = Span {
-            slot,
-            offset: end,
-            len: 0,
-        };
-        let wr = self.push_work(
-            n,
-            WorkEntry {
-                kind: WorkKind::Frame(kind),
-                task: t,
-                bytes: head.len.into(),
-                ..WorkEntry::VACANT
-            },
-        );
-        let signaled = self.sent(n, c);
-        Some(Work::Send {
-            nexus: NexusId::new(n, self.nexus(n).generation),
-            wr,
-            head,
-            tail,
-            data: SegmentSpan::EMPTY,
-            signaled,
-            fence: false,
-        })
-    }
-
-    /// After a frame: whether it is signalled, and whose turn it is next.
-    #[inline(always)]
-    fn sent(&mut self, n: u32, c: u32) -> bool {
-        let row = &mut self.t.connections[c as usize];
-        if (row.req_head & row.rsp_head) != NONE {
-            return self.aside().sent_with_more(n, c);
+        if any_mutant!(self.0.g) {
+            return None;
         }
-        row.in_tx = false;
-        let next = row.tx_next;
-        let nexus = &mut self.t.nexuses[n as usize];
-        nexus.tx_head = next;
-        nexus.sq_unsignaled = 0;
-        true
-    }
-
-    #[inline(never)]
-    fn sent_with_more(mut self, n: u32, c: u32) -> bool {
-        let signaled = self.signal(n);
-        self.rotate_tx(n, c);
-        signaled
+        let Next { c, t, response } = self.next_plain(n)?;
+        let written = if response {
+            self.write_response(n, c, t, slots)
+        } else {
+            self.write_request(n, c, t, slots)
+        };
+        Some(self.post(n, &written))
     }
 
     #[inline(always)]
-    fn leave_requests(&mut self, c: u32, t: u32) -> Kind {
-        let task = &mut self.t.tasks[t as usize];
-        task.flags.remove(TaskFlags::QUEUED);
-        let row = &mut self.t.connections[c as usize];
+    fn write_request(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
+        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
+        let row = &mut tables.connections[c as usize];
+        let task = &mut tables.tasks[t as usize];
         row.req_head = task.queue_next;
         row.rsp_turn = true;
-        task.kind
-    }
-
-    #[inline(always)]
-    fn leave_responses(&mut self, c: u32, t: u32) -> Kind {
-        let task = &mut self.t.tasks[t as usize];
         task.flags.remove(TaskFlags::QUEUED);
-        let row = &mut self.t.connections[c as usize];
-        row.rsp_head = task.queue_next;
-        row.rsp_turn = false;
-        Kind::MsgRsp
-    }
-
-    #[inline(always)]
-    fn plain_request_head(
-        &mut self,
-        n: u32,
-        c: u32,
-        t: u32,
-        bytes: &mut [u8],
-        end: usize,
-    ) -> usize {
-        let (sn, ack_sn, credits) = self.t.nexuses[n as usize].number();
-        let row = &mut self.t.connections[c as usize];
-        let task = &mut self.t.tasks[t as usize];
+        task.serial = row.serial;
+        task.nexus = n;
         let last = task.flags.contains(TaskFlags::LAST);
         let mut flags = SessionFlags::empty();
         flags.set(SessionFlags::LAST_IN_BATCH, last);
@@ -192,14 +121,11 @@ impl<T: Trace> Parts<'_, T> {
         };
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        task.serial = session.serial;
-        task.nexus = n;
+        let (sn, ack_sn, credits) = tables.nexuses[n as usize].number();
+        let mut flags = TransportFlags::empty();
+        flags.set(TransportFlags::LAST_IN_BATCH, last);
         let head = RequestFields {
-            flags: if last {
-                TransportFlags::LAST_IN_BATCH
-            } else {
-                TransportFlags::empty()
-            },
+            flags,
             sn,
             ack_sn,
             credits,
@@ -208,22 +134,21 @@ impl<T: Trace> Parts<'_, T> {
             data_len: task.slot_data.into(),
             ..frame::REQUEST
         };
-        self.g.counters.requests_sent += 1;
-        encode_inline_request(bytes, end, task.kind, &session, &head)
+        g.counters.requests_sent += 1;
+        let kind = task.kind;
+        let bytes = slots.slot_mut(SlotId(task.slot));
+        let start = encode_inline_request(bytes, g.config.headroom(), kind, &session, &head) as u32;
+        Written { c, t, kind, start }
     }
 
     #[inline(always)]
-    fn plain_response_head(
-        &mut self,
-        n: u32,
-        c: u32,
-        t: u32,
-        bytes: &mut [u8],
-        end: usize,
-    ) -> usize {
-        let (sn, ack_sn, credits) = self.t.nexuses[n as usize].number();
-        let row = &mut self.t.connections[c as usize];
-        let task = &self.t.tasks[t as usize];
+    fn write_response(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
+        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
+        let row = &mut tables.connections[c as usize];
+        let task = &mut tables.tasks[t as usize];
+        row.rsp_head = task.queue_next;
+        row.rsp_turn = false;
+        task.flags.remove(TaskFlags::QUEUED);
         let session = SessionFields {
             dest_session: row.peer_session,
             flags: SessionFlags::RECEIPT_LAST,
@@ -233,6 +158,7 @@ impl<T: Trace> Parts<'_, T> {
             ..SessionFields::default()
         };
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
+        let (sn, ack_sn, credits) = tables.nexuses[n as usize].number();
         let head = ResponseFields {
             sn,
             ack_sn,
@@ -244,7 +170,72 @@ impl<T: Trace> Parts<'_, T> {
             data_len: task.slot_data.into(),
             ..frame::RESPONSE
         };
-        self.g.counters.responses_sent += 1;
-        encode_inline_response(bytes, end, Kind::MsgRsp, &session, &head)
+        g.counters.responses_sent += 1;
+        let kind = Kind::MsgRsp;
+        let bytes = slots.slot_mut(SlotId(task.slot));
+        let start =
+            encode_inline_response(bytes, g.config.headroom(), kind, &session, &head) as u32;
+        Written { c, t, kind, start }
+    }
+
+    /// The work request of a frame that is written.
+    #[inline(always)]
+    fn post(&mut self, n: u32, written: &Written) -> Work {
+        let &Written { c, t, kind, start } = written;
+        self.task_input(t, Input::Post);
+        let end = self.0.g.config.headroom() as u32;
+        let task = self.task(t);
+        task.work += 1;
+        let (slot, end) = (task.slot, end + u32::from(task.header_len) + task.slot_data);
+        let len = end - start;
+        let entry = WorkEntry {
+            kind: WorkKind::Frame(kind),
+            task: t,
+            bytes: len.into(),
+            ..WorkEntry::VACANT
+        };
+        let wr = self.push_work(n, entry);
+        let signaled = self.sent(n, c);
+        Work::Send {
+            nexus: NexusId::new(n, self.nexus(n).generation),
+            wr,
+            head: Span {
+                slot,
+                offset: start,
+                len,
+            },
+            tail: Span {
+                slot,
+                offset: end,
+                len: 0,
+            },
+            data: SegmentSpan::EMPTY,
+            signaled,
+            fence: false,
+        }
+    }
+
+    /// After a frame: whether it is signalled, and whose turn it is next.
+    #[inline(always)]
+    fn sent(&mut self, n: u32, c: u32) -> bool {
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
+        if (row.req_head & row.rsp_head) != NONE {
+            return self.0.sent_with_more(n, c);
+        }
+        row.in_tx = false;
+        let nexus = &mut tables.nexuses[n as usize];
+        nexus.tx_head = row.tx_next;
+        nexus.sq_unsignaled = 0;
+        true
+    }
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    #[inline(never)]
+    fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
+        let signaled = self.signal(n);
+        self.rotate_tx(n, c);
+        signaled
     }
 }

@@ -1,61 +1,44 @@
-//! An endpoint taken apart for the message path: its tables as slices, fetched once for each call
-//! from outside, so that a row's address and bounds need to be worked out only once in it.
+//! What the message path does with rows and lists, inlined where it is used.
 //!
-//! Methods here are inlined where the long way calls them through [`Endpoint`] and where the short
-//! way (`plain`) uses them directly. What is rare is outlined behind [`Parts::aside`].
+//! [`Endpoint`] has the same methods as functions that are called, for everything that is not done
+//! once or more per message. A method here fetches each row once; what is rare is left to a cold
+//! function of the endpoint.
 
-use super::{Endpoint, Globals};
+use super::Endpoint;
 use crate::entries::{
     Connection, ConnectionEvents, Ending, Nexus, SlotUse, Task, TaskEvents, TaskFlags, WorkEntry,
     WorkKind,
 };
 use crate::ids::{NONE, WrId, WrKind};
+use crate::mutant::mutated;
 use crate::state::task::{self, Action, Input, State};
-use crate::storage::{Storage, Tables};
+use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
-use crate::timer::{self, Timer};
+use crate::timer::Timer;
 use crate::trace::Trace;
 
-pub(crate) struct Parts<'a, T> {
-    pub(crate) t: Tables<'a>,
-    pub(crate) g: &'a mut Globals,
-    pub(crate) trace: &'a mut T,
-}
+/// An endpoint whose methods are inlined.
+pub(crate) struct Quick<'a, S, T>(pub(crate) &'a mut Endpoint<S, T>);
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline(always)]
-    pub(crate) fn parts(&mut self) -> Parts<'_, T> {
-        Parts {
-            t: self.s.tables(),
-            g: &mut self.g,
-            trace: &mut self.trace,
-        }
+    pub(crate) fn quick(&mut self) -> Quick<'_, S, T> {
+        Quick(self)
     }
 }
 
-impl<T: Trace> Parts<'_, T> {
-    /// The same parts in memory of their own, for a function that is called and not inlined: the
-    /// originals can stay in registers then.
-    #[inline(always)]
-    pub(crate) fn aside(&mut self) -> Parts<'_, T> {
-        Parts {
-            t: self.t.tables(),
-            g: self.g,
-            trace: self.trace,
-        }
-    }
-
+impl<S: Storage, T: Trace> Quick<'_, S, T> {
     #[inline(always)]
     pub(crate) fn nexus(&mut self, index: u32) -> &mut Nexus {
-        &mut self.t.nexuses[index as usize]
+        self.0.nexus(index)
     }
     #[inline(always)]
     pub(crate) fn connection(&mut self, index: u32) -> &mut Connection {
-        &mut self.t.connections[index as usize]
+        self.0.connection(index)
     }
     #[inline(always)]
     pub(crate) fn task(&mut self, index: u32) -> &mut Task {
-        &mut self.t.tasks[index as usize]
+        self.0.task(index)
     }
 
     #[inline(always)]
@@ -65,9 +48,10 @@ impl<T: Trace> Parts<'_, T> {
         let (next, action) = task::lookup(from, input);
         row.state = next;
         if action == Action::Ignored {
-            self.g.counters.ignored_inputs += 1;
+            self.0.g.counters.ignored_inputs += 1;
         } else {
-            self.trace
+            self.0
+                .trace
                 .transition(3, t, from as u8, input as u8, next as u8);
         }
         action
@@ -76,11 +60,12 @@ impl<T: Trace> Parts<'_, T> {
     /// Something may have changed that lets a nexus send.
     #[inline(always)]
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        let row = &mut self.t.nexuses[n as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.nexuses[n as usize];
         if !row.in_ready {
             row.in_ready = true;
-            let q = &mut self.g.transport(row.transport).ready;
-            queue_push!(self.t.nexuses, q.head, q.tail, ready_next, n);
+            let q = &mut self.0.g.transport(row.transport).ready;
+            queue_push!(tables.nexuses, q.head, q.tail, ready_next, n);
         }
     }
 
@@ -96,15 +81,16 @@ impl<T: Trace> Parts<'_, T> {
     /// A connection may have something to send.
     #[inline(always)]
     pub(crate) fn mark_tx(&mut self, c: u32) {
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         let n = row.nexus;
         if n == NONE {
             return;
         }
         if !row.in_tx {
             row.in_tx = true;
-            let nexus = &mut self.t.nexuses[n as usize];
-            queue_push!(self.t.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+            let nexus = &mut tables.nexuses[n as usize];
+            queue_push!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
         }
         self.mark_ready(n);
     }
@@ -112,24 +98,26 @@ impl<T: Trace> Parts<'_, T> {
     /// Puts a connection in the round of those with events.
     #[inline(always)]
     pub(crate) fn mark_events(&mut self, c: u32) {
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         if !row.in_events {
             row.in_events = true;
-            let q = &mut self.g.connection_events;
-            queue_push!(self.t.connections, q.head, q.tail, event_next, c);
+            let q = &mut self.0.g.connection_events;
+            queue_push!(tables.connections, q.head, q.tail, event_next, c);
         }
     }
 
     /// Puts a task in its connection's list of events.
     #[inline(always)]
     pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
-        let task = &mut self.t.tasks[t as usize];
+        let tables = self.0.s.tables();
+        let task = &mut tables.tasks[t as usize];
         task.events.insert(event);
         let c = task.connection;
         if !task.flags.contains(TaskFlags::EVENTS) {
             task.flags.insert(TaskFlags::EVENTS);
-            let row = &mut self.t.connections[c as usize];
-            queue_push!(self.t.tasks, row.ev_head, row.ev_tail, event_next, t);
+            let row = &mut tables.connections[c as usize];
+            queue_push!(tables.tasks, row.ev_head, row.ev_tail, event_next, t);
         }
         self.mark_events(c);
     }
@@ -137,13 +125,14 @@ impl<T: Trace> Parts<'_, T> {
     /// Puts a task in its connection's list of all tasks.
     #[inline(always)]
     pub(crate) fn link_task(&mut self, c: u32, t: u32) {
-        let row = &mut self.t.connections[c as usize];
+        let tables = self.0.s.tables();
+        let row = &mut tables.connections[c as usize];
         let head = row.tasks;
         row.tasks = t;
         if head != NONE {
-            self.t.tasks[head as usize].prev = t;
+            tables.tasks[head as usize].prev = t;
         }
-        let task = &mut self.t.tasks[t as usize];
+        let task = &mut tables.tasks[t as usize];
         task.connection = c;
         task.prev = NONE;
         task.next = head;
@@ -151,39 +140,45 @@ impl<T: Trace> Parts<'_, T> {
 
     #[inline(always)]
     pub(crate) fn unlink_task(&mut self, t: u32) {
-        let task = &self.t.tasks[t as usize];
+        let tables = self.0.s.tables();
+        let task = &tables.tasks[t as usize];
         let (c, prev, next) = (task.connection, task.prev, task.next);
         if prev == NONE {
-            self.t.connections[c as usize].tasks = next;
+            tables.connections[c as usize].tasks = next;
         } else {
-            self.t.tasks[prev as usize].next = next;
+            tables.tasks[prev as usize].next = next;
         }
         if next != NONE {
-            self.t.tasks[next as usize].prev = prev;
+            tables.tasks[next as usize].prev = prev;
         }
     }
 
     /// Gives a message its one outcome.
     #[inline(always)]
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
-        let row = &mut self.t.tasks[t as usize];
+        let by_device = mutated!(self.0.g, ReturnedByDevice);
+        let lost = mutated!(self.0.g, OutcomeLost) && matches!(ending, Ending::Failed(_));
+        let row = self.task(t);
         debug_assert!(
             row.ending == Ending::Open,
             "task {t} ends twice: {:?}",
             row.ending
         );
         row.ending = ending;
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
         let (c, timed) = (row.connection, row.timer != NONE);
         let flags = row.flags;
         let bytes = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
-        if row.work > 0 || flags.contains(TaskFlags::PEER_HOLDS) {
+        let work = row.work > 0 && !by_device;
+        if work || flags.contains(TaskFlags::PEER_HOLDS) {
             row.flags.insert(TaskFlags::LINGERS);
             let memory = row.out.count > 0 || row.into.count > 0;
             row.flags.set(TaskFlags::OWES_RETURN, memory);
             self.connection(c).held += 1;
         }
         if timed {
-            self.aside().disarm(Timer::Task(t));
+            self.0.disarm(Timer::Task(t));
         }
         if !flags.contains(TaskFlags::INCOMING) {
             self.unqueue(c, bytes);
@@ -192,98 +187,71 @@ impl<T: Trace> Parts<'_, T> {
                 self.task(t).flags.remove(TaskFlags::USER);
             }
         }
-        if flags.contains(TaskFlags::SILENT) {
-            self.try_free(t);
+        if flags.contains(TaskFlags::SILENT) || lost {
+            self.0.try_free(t);
         } else {
             self.task_event(t, TaskEvents::MAIN);
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn disarm(mut self, timer: Timer) {
-        timer::disarm(&mut self.t, &mut self.g.timers, timer);
-    }
-
     /// A message no longer counts against its connection's queue limits.
     #[inline(always)]
     fn unqueue(&mut self, c: u32, bytes: u64) {
-        let row = &mut self.t.connections[c as usize];
+        let row = self.connection(c);
         row.queued_messages -= 1;
         row.queued_bytes -= bytes;
         if row.wants_writable {
-            self.aside().queue_has_room(c);
+            self.0.queue_has_room(c);
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn queue_has_room(mut self, c: u32) {
-        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
-        let row = self.connection(c);
-        if row.queued_messages < messages_max && row.queued_bytes < bytes_max {
-            row.wants_writable = false;
-            self.writable(c);
-        }
-    }
-
-    fn writable(&mut self, c: u32) {
-        let row = self.connection(c);
-        if !row.silent {
-            row.events.insert(ConnectionEvents::WRITABLE);
-            self.mark_events(c);
-        }
-    }
-
-    /// Gives a slot of either kind back and wakes who waits for one. Sockets that wait are not
-    /// part of what is taken apart: the endpoint offers them the slots afterwards.
+    /// Gives a slot of either kind back and wakes who waits for one.
     #[inline(always)]
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        let row = &mut self.t.slots[slot as usize];
+        if slot < self.0.g.config.rx_slots {
+            self.free_rx_slot(slot);
+        } else {
+            self.free_tx_slot(slot);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_rx_slot(&mut self, slot: u32) {
+        let rows = self.0.s.tables().slots;
+        let row = &mut rows[slot as usize];
         debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
         row.usage = SlotUse::Free;
         row.nexus = NONE;
-        if slot < self.g.config.rx_slots {
-            self.g.rx_slots.give(self.t.slots, slot);
-        } else {
-            self.g.tx_slots.give(self.t.slots, slot);
-        }
-        if self.g.slot_waiters > 0 {
-            self.aside().wake_slot_waiters();
-        }
-        self.wake_blocked();
+        self.0.g.rx_slots.give(rows, slot);
+        self.0.offer_slots();
+        self.wake_waiters();
     }
 
-    #[cold]
-    #[inline(never)]
-    fn wake_slot_waiters(mut self) {
-        self.g.slot_waiters = 0;
-        let count = self.t.nexuses.len() as u32;
-        for n in 0..count {
-            if core::mem::take(&mut self.nexus(n).wants_slot) {
-                self.mark_ready(n);
-            }
+    #[inline(always)]
+    pub(crate) fn free_tx_slot(&mut self, slot: u32) {
+        let rows = self.0.s.tables().slots;
+        let row = &mut rows[slot as usize];
+        debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
+        row.usage = SlotUse::Free;
+        row.nexus = NONE;
+        self.0.g.tx_slots.give(rows, slot);
+        self.wake_waiters();
+    }
+
+    #[inline(always)]
+    fn wake_waiters(&mut self) {
+        if self.0.g.slot_waiters > 0 {
+            self.0.wake_slot_waiters();
         }
+        self.wake_blocked();
     }
 
     /// A task or slot is free: the first user in line hears of it.
     #[inline(always)]
     pub(crate) fn wake_blocked(&mut self) {
-        if !self.g.blocked.is_empty() {
-            self.aside().wake_first_blocked();
+        if !self.0.g.blocked.is_empty() {
+            self.0.wake_first_blocked();
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wake_first_blocked(mut self) {
-        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
-            return;
-        }
-        let q = &mut self.g.blocked;
-        let c = queue_pop!(self.t.connections, q.head, q.tail, blocked_next);
-        self.connection(c).in_blocked = false;
-        self.writable(c);
     }
 
     /// Ends a task's row when nothing refers to it any more.
@@ -295,7 +263,7 @@ impl<T: Trace> Parts<'_, T> {
             .union(TaskFlags::USER)
             .union(TaskFlags::LINGERS)
             .union(TaskFlags::PEER_HOLDS);
-        let row = &self.t.tasks[t as usize];
+        let row = self.task(t);
         if row.state == State::Ended && row.work == 0 && !row.flags.intersects(BUSY) {
             self.free_task(t);
         }
@@ -303,7 +271,7 @@ impl<T: Trace> Parts<'_, T> {
 
     #[inline(always)]
     fn free_task(&mut self, t: u32) {
-        let row = &mut self.t.tasks[t as usize];
+        let row = self.task(t);
         row.state = State::Vacant;
         let (slot, answer) = (row.slot, row.answer);
         let long = (row.out.extent & row.into.extent) != NONE;
@@ -311,51 +279,33 @@ impl<T: Trace> Parts<'_, T> {
             self.unlink_task(t);
         }
         if long {
-            self.aside().give_lists(t);
+            self.0.give_lists(t);
         }
         if slot != NONE {
-            self.free_slot(slot);
+            self.0.free_slot(slot);
         }
         if answer != NONE {
             self.free_incoming(answer);
         }
-        if t < self.g.config.rx_slots {
+        if t < self.0.g.config.rx_slots {
             self.free_incoming(t);
         } else {
-            self.g.tasks.give(self.t.tasks, t);
+            self.0.g.tasks.give(self.0.s.tables().tasks, t);
             self.wake_blocked();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn give_lists(mut self, t: u32) {
-        let row = self.task(t);
-        let (out, into) = (row.out.extent, row.into.extent);
-        self.give_extents(out);
-        self.give_extents(into);
-    }
-
-    /// Gives a chain of extents back.
-    pub(crate) fn give_extents(&mut self, mut extent: u32) {
-        while extent != NONE {
-            let next = self.t.extents[extent as usize].next_free;
-            self.g.extents.give(self.t.extents, extent);
-            extent = next;
         }
     }
 
     /// A receive slot that held a message is free again.
     #[inline(always)]
     pub(crate) fn free_incoming(&mut self, slot: u32) {
-        let row = &mut self.t.tasks[slot as usize];
+        let row = self.task(slot);
         row.generation = row.generation.wrapping_add(1);
         row.flags = TaskFlags::empty();
         row.state = State::Vacant;
-        let row = &self.t.slots[slot as usize];
+        let row = &self.0.s.tables().slots[slot as usize];
         debug_assert!(row.usage == SlotUse::Filled);
         let n = row.nexus;
-        self.free_slot(slot);
+        self.free_rx_slot(slot);
         if n != NONE {
             self.uncount(n);
         }
@@ -369,17 +319,18 @@ impl<T: Trace> Parts<'_, T> {
         let stream = nexus.sockets[0] != NONE && nexus.held == 0;
         self.look_again(n);
         if stream {
-            self.aside().first_in_line(n);
+            self.0.first_in_line(n);
         }
     }
 
     /// Enters a work request on a send queue. There is room for it: that was checked before.
     #[inline(always)]
     pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
-        let Some(w) = self.g.work.take(self.t.work) else {
+        let tables = self.0.s.tables();
+        let Some(w) = self.0.g.work.take(tables.work) else {
             unreachable!("room was checked before");
         };
-        let row = &mut self.t.work[w as usize];
+        let row = &mut tables.work[w as usize];
         let generation = row.generation;
         let bytes = entry.bytes;
         *row = WorkEntry {
@@ -388,21 +339,21 @@ impl<T: Trace> Parts<'_, T> {
             live: true,
             ..entry
         };
-        let nexus = &mut self.t.nexuses[n as usize];
-        queue_push!(self.t.work, nexus.sq_head, nexus.sq_tail, next_free, w);
+        let nexus = &mut tables.nexuses[n as usize];
+        queue_push!(tables.work, nexus.sq_head, nexus.sq_tail, next_free, w);
         nexus.sq_used += 1;
         nexus.sq_bytes += bytes;
-        let transport = nexus.transport;
-        self.g.transport(transport).cq_used += 1;
+        self.0.g.transport(nexus.transport).cq_used += 1;
         WrId::new(WrKind::Send, w, generation)
     }
 
-    /// Takes the oldest work request off a send queue: what it was, whose, its slot and bytes.
+    /// Takes the oldest work request off a send queue.
     #[inline(always)]
     pub(crate) fn take_work(&mut self, n: u32) -> Done {
-        let nexus = &mut self.t.nexuses[n as usize];
-        let w = queue_pop!(self.t.work, nexus.sq_head, nexus.sq_tail, next_free);
-        let row = &mut self.t.work[w as usize];
+        let tables = self.0.s.tables();
+        let nexus = &mut tables.nexuses[n as usize];
+        let w = queue_pop!(tables.work, nexus.sq_head, nexus.sq_tail, next_free);
+        let row = &mut tables.work[w as usize];
         row.live = false;
         let done = Done {
             kind: row.kind,
@@ -412,10 +363,9 @@ impl<T: Trace> Parts<'_, T> {
             bytes: row.bytes,
         };
         nexus.sq_used -= 1;
-        nexus.sq_bytes -= row.bytes;
-        let transport = nexus.transport;
-        self.g.work.give(self.t.work, w);
-        self.g.transport(transport).cq_used -= 1;
+        nexus.sq_bytes -= done.bytes;
+        self.0.g.transport(nexus.transport).cq_used -= 1;
+        self.0.g.work.give(tables.work, w);
         done
     }
 }
@@ -427,4 +377,52 @@ pub(crate) struct Done {
     pub(crate) connection: u32,
     pub(crate) slot: u32,
     pub(crate) bytes: u64,
+}
+
+/// What is rare on the message path.
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    #[cold]
+    #[inline(never)]
+    fn queue_has_room(&mut self, c: u32) {
+        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
+        let row = self.connection(c);
+        if row.queued_messages < messages_max && row.queued_bytes < bytes_max {
+            row.wants_writable = false;
+            self.connection_event(c, ConnectionEvents::WRITABLE);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_slot_waiters(&mut self) {
+        self.g.slot_waiters = 0;
+        let count = self.s.tables().nexuses.len() as u32;
+        for n in 0..count {
+            if core::mem::take(&mut self.nexus(n).wants_slot) {
+                self.mark_ready(n);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_first_blocked(&mut self) {
+        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
+            return;
+        }
+        let tables = self.s.tables();
+        let q = &mut self.g.blocked;
+        let c = queue_pop!(tables.connections, q.head, q.tail, blocked_next);
+        tables.connections[c as usize].in_blocked = false;
+        self.connection_event(c, ConnectionEvents::WRITABLE);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_lists(&mut self, t: u32) {
+        let row = self.task(t);
+        let (out, into) = (row.out, row.into);
+        self.give_list(out);
+        self.give_list(into);
+    }
 }
