@@ -2,8 +2,8 @@
 //! with it, and both sides write down what they heard.
 
 use xio_proto::{
-    ConnectOptions, ConnectionId, Data, Event, FreeRows, Instant, Message, RequestOptions, Segment,
-    SessionOpen, SlotId, Slots, Span,
+    CommandError, ConnectOptions, ConnectionId, Data, Event, FreeRows, Instant, Message,
+    RequestOptions, Segment, SessionOpen, SlotId, Slots, Span, TaskId,
 };
 
 use crate::pair::{Pair, SERVER, Side};
@@ -133,9 +133,9 @@ pub struct Talk {
     /// Received messages are kept, in order of arrival, instead of answered and released.
     pub keep: [bool; 2],
     /// Those that were kept, with the header.
-    pub kept: [Vec<(xio_proto::TaskId, Vec<u8>)>; 2],
+    pub kept: [Vec<(TaskId, Vec<u8>)>; 2],
     /// Messages whose payload waits for an answer that the test gives.
-    pub waiting: [Vec<(xio_proto::TaskId, u64)>; 2],
+    pub waiting: [Vec<(TaskId, u64)>; 2],
     used: [usize; 2],
 }
 
@@ -250,10 +250,23 @@ impl Talk {
     }
 
     /// Sends a message; its outcome is heard later.
-    pub fn say(&mut self, world: &mut impl World, i: usize, say: &Say) -> xio_proto::TaskId {
+    pub fn say(&mut self, world: &mut impl World, i: usize, say: &Say) -> TaskId {
+        self.try_say(world, i, say).expect("taken")
+    }
+
+    /// Sends a message, if it is taken.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn try_say(
+        &mut self,
+        world: &mut impl World,
+        i: usize,
+        say: &Say,
+    ) -> Result<TaskId, CommandError> {
         let connection = self.connections[i].expect("open");
         let side = &mut world.sides()[i];
-        let slot = side.endpoint.reserve_slot(connection).expect("a slot");
+        let slot = side.endpoint.reserve_slot(connection)?;
         let at = side.endpoint.config().headroom();
         let mut header = Vec::from(say.user.to_be_bytes());
         header.extend((say.reply as u32).to_be_bytes());
@@ -288,15 +301,15 @@ impl Talk {
             ..RequestOptions::default()
         };
         let endpoint = &mut side.endpoint;
-        if say.one_way {
-            endpoint
-                .send_one_way(connection, &message, &options)
-                .expect("taken")
+        let taken = if say.one_way {
+            endpoint.send_one_way(connection, &message, &options)
         } else {
-            endpoint
-                .send(connection, &message, &options)
-                .expect("taken")
+            endpoint.send(connection, &message, &options)
+        };
+        if taken.is_err() {
+            endpoint.return_slot(slot).expect("still ours");
         }
+        taken
     }
 
     fn check(side: &Side, data: Data, user: u64) -> usize {
@@ -424,7 +437,7 @@ impl Talk {
         &mut self,
         world: &mut impl World,
         i: usize,
-        task: xio_proto::TaskId,
+        task: TaskId,
         header: Span,
         len: u64,
     ) {
@@ -436,19 +449,16 @@ impl Talk {
         self.note(i, format!("payload {user}: {len} bytes"));
         match payload {
             0 => self.provide(world, i, task, len),
-            1 => world.sides()[i]
-                .endpoint
-                .refuse(task, REFUSED)
-                .expect("waits"),
+            1 => in_time(world.sides()[i].endpoint.refuse(task, REFUSED)),
             _ => {}
         }
     }
 
     /// Gives memory for a payload.
-    pub fn provide(&mut self, world: &mut impl World, i: usize, task: xio_proto::TaskId, len: u64) {
+    pub fn provide(&mut self, world: &mut impl World, i: usize, task: TaskId, len: u64) {
         let side = &mut world.sides()[i];
         let room = self.segments(side, i, len as usize);
-        side.endpoint.provide(task, &room).expect("waits");
+        in_time(side.endpoint.provide(task, &room));
     }
 
     /// Answers a received request.
@@ -456,19 +466,31 @@ impl Talk {
         &mut self,
         world: &mut impl World,
         i: usize,
-        task: xio_proto::TaskId,
+        task: TaskId,
         user: u64,
         reply: usize,
     ) {
         if self.keep[i] {
-            let mut header = Vec::from(user.to_be_bytes());
-            header.extend((reply as u64).to_be_bytes());
-            self.kept[i].push((task, header));
+            self.kept[i].push((task, kept(user, reply)));
             return;
         }
-        let connection = self.connections[i].expect("open");
         let side = &mut world.sides()[i];
-        let slot = side.endpoint.reserve_slot(connection).expect("a slot");
+        let reserved = match self.connections[i] {
+            Some(connection) => side.endpoint.reserve_slot(connection),
+            None => Err(CommandError::Unknown),
+        };
+        let slot = match reserved {
+            Ok(slot) => slot,
+            Err(CommandError::Unknown) => {
+                side.endpoint.release(task).expect("held");
+                return;
+            }
+            Err(CommandError::Full(_)) => {
+                self.kept[i].push((task, kept(user, reply)));
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
         let at = side.endpoint.config().headroom();
         let (copied, gathered) = if reply <= 100 { (reply, 0) } else { (0, reply) };
         let data = (0..copied).map(|k| byte(user + 1000, k));
@@ -487,7 +509,15 @@ impl Talk {
             data: &segments,
             user: user + 5000,
         };
-        side.endpoint.respond(task, &message).expect("taken");
+        match side.endpoint.respond(task, &message) {
+            Ok(()) => {}
+            Err(CommandError::Closed(_)) => {
+                // Too late: the request is only given back.
+                side.endpoint.return_slot(slot).expect("still ours");
+                side.endpoint.release(task).expect("held");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Gives back or answers what was kept.
@@ -527,6 +557,21 @@ impl Talk {
 pub fn free_rows(world: &mut impl World) -> [FreeRows; 2] {
     let sides = world.sides();
     [sides[0].endpoint.free_rows(), sides[1].endpoint.free_rows()]
+}
+
+/// A payload may have waited too long, or its connection is over.
+fn in_time(answered: Result<(), CommandError>) {
+    match answered {
+        Ok(()) | Err(CommandError::Unknown | CommandError::WrongState(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What is remembered of a request that is answered later.
+fn kept(user: u64, reply: usize) -> Vec<u8> {
+    let mut header = Vec::from(user.to_be_bytes());
+    header.extend((reply as u64).to_be_bytes());
+    header
 }
 
 /// An event that nothing is done about but to write it down.
