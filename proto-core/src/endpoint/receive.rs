@@ -112,6 +112,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 }
                 if head == w {
                     p.look_again(n);
+                    self.offer_slots();
                     return self.check_drained(n);
                 }
             }
@@ -132,6 +133,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
+        self.offer_slots();
         self.check_drained(n);
     }
 
