@@ -189,7 +189,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             return Some(work);
         }
-        if self.nexus(n).ack_head != NONE {
+        // A READ_ACK may go without a credit, but then it needs a receive that nobody promised:
+        // as a control frame it can wait for one.
+        if self.nexus(n).ack_head != NONE && self.nexus(n).tx_credits >= 2 {
             let slot = self.frame_slot(n)?;
             return Some(self.read_ack_frame(n, slot, slots));
         }
