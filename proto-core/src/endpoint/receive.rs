@@ -46,8 +46,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
         let accept = mutated!(self.g, StaleAccepted);
-        let mut p = self.quick();
-        let n = match p.0.s.tables().slots.get_mut(slot as usize) {
+        let mut hot = self.hot();
+        let n = match hot.slots.get_mut(slot as usize) {
             Some(row)
                 if row.usage == SlotUse::Posted
                     && (completion.wr.matches(row.generation) || accept) =>
@@ -57,18 +57,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             _ => return self.stale(),
         };
-        p.unpost(n, slot);
+        let first = hot.unpost(n, slot);
         if completion.status == WorkStatus::Success {
-            p.nexus(n).held += 1;
-            if p.plain_frame(n, slot, frame_bytes(slots, slot, completion.len)) {
-                p.look_again(n);
-                return;
+            hot.nexuses[n as usize].held += 1;
+            let frame = frame_bytes(slots, slot, completion.len);
+            if first && hot.plain_frame(n, slot, frame) {
+                return hot.look_again(n);
             }
+        }
+        if !first {
+            self.unpost_out_of_order(n, slot);
         }
         self.receive_any(n, slot, completion, slots);
     }
 
     /// A receive that brought anything but a plain message.
+    #[inline(never)]
     fn receive_any(&mut self, n: u32, slot: u32, done: Completion, slots: &mut impl Slots) {
         match done.status {
             WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
@@ -83,32 +87,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_drained(n);
     }
 
+    #[inline]
     fn send_done(&mut self, completion: Completion) {
         let w = completion.wr.index();
         let live = completion.wr.is_send();
-        let row = self.s.tables().work.get(w as usize);
-        let row = row.filter(|row| live && row.live && completion.wr.matches(row.generation));
-        let Some(n) = row.map(|row| row.nexus) else {
-            self.stale();
-            return;
+        let hot = self.hot();
+        let n = match hot.work.get(w as usize) {
+            Some(row) if live && row.live && completion.wr.matches(row.generation) => row.nexus,
+            _ => return self.stale(),
         };
-        let status = completion.status;
-        // A queue completes in order: what was posted before and not signalled is done too.
-        let mut p = self.quick();
-        while status == WorkStatus::Success {
-            let head = p.nexus(n).sq_head;
-            if !p.plain_done(n, head) {
-                break;
-            }
-            if head == w {
-                p.look_again(n);
-                return self.check_drained(n);
-            }
+        if completion.status != WorkStatus::Success || !hot.plain_sent(n, w) {
+            self.send_any(n, w, completion.status);
         }
-        self.send_any(n, w, status);
     }
 
-    /// The rest of a send completion, from a work request on that was no message's.
+    /// The rest of a send completion, from a work request on that was no plain message's.
+    #[inline(never)]
     fn send_any(&mut self, n: u32, w: u32, status: WorkStatus) {
         while self.nexus(n).sq_head != w {
             self.pop_work(n, WorkStatus::Success);

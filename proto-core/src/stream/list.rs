@@ -47,6 +47,11 @@ impl List {
         tail: NONE,
     };
 
+    #[inline(always)]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
     pub(super) fn push(&mut self, rows: &mut [Socket], which: Listed, s: u32) {
         let which = which as usize;
         let link = &mut rows[s as usize].links[which];

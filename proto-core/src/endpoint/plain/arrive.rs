@@ -1,14 +1,13 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
-use crate::endpoint::{Globals, Quick};
-use crate::entries::{Direct, Ending, Nexus, TaskEvents, TaskFlags, WorkKind};
+use crate::endpoint::{Globals, Hot};
+use crate::entries::{Direct, Ending, Nexus, Task, TaskEvents, TaskFlags, WorkKind};
 use crate::ids::NONE;
 use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
 use crate::state::task::{Action, Input, State};
-use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
@@ -49,16 +48,16 @@ impl Globals {
     }
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
+impl<T: Trace> Hot<'_, T> {
     /// A frame that came, if it is a plain message. False: it is not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_frame(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        if any_mutant!(self.0.g) {
+        if any_mutant!(self.g) {
             return false;
         }
-        let nexus = self.nexus(n);
+        let nexus = &self.nexuses[n as usize];
         let usual = nexus.state == NexusState::Online && nexus.framing == Framing::Rdma;
-        if !usual || self.0.g.config.flow_control {
+        if !usual || self.g.config.flow_control {
             return false;
         }
         match message_kind(frame) {
@@ -77,28 +76,26 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             nexus::lookup(ONLINE, FRAME),
             (ONLINE, nexus::Action::Deliver)
         ));
-        self.0
-            .trace
+        self.trace
             .transition(0, n, ONLINE as u8, FRAME as u8, ONLINE as u8);
-        self.0.g.counters.frames_received += 1;
-        self.nexus(n).take(sn, credits);
+        self.g.counters.frames_received += 1;
+        self.nexuses[n as usize].take(sn, credits);
     }
 
     #[inline(always)]
     fn plain_request(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.0.g.plain_bounds();
+        let bounds = self.g.plain_bounds();
         let Some(request) = Request::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&request.session, &request.head);
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
-        let tables = self.0.s.tables();
-        let nexus = &tables.nexuses[n as usize];
+        let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
         if c == NONE || session.flags.intersects(receipts) || !nexus.takes(head.sn, head.credits) {
             return false;
         }
-        let row = &mut tables.connections[c as usize];
+        let row = &mut self.connections[c as usize];
         let expected = row.own_session == session.dest_session
             && row.state == ConnectionState::Online
             && session.sn == row.req_expected
@@ -114,8 +111,8 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         row.heard = true;
         row.unanswered += u32::from(request.kind == Kind::MsgReq);
         self.take_frame(n, head.sn, head.credits);
-        self.0.g.counters.messages_received += 1;
-        let row = self.task(slot);
+        self.g.counters.messages_received += 1;
+        let row = &mut self.tasks[slot as usize];
         row.reset();
         row.kind = request.kind;
         row.nexus = n;
@@ -134,17 +131,16 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
 
     #[inline(always)]
     fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.0.g.plain_bounds();
+        let bounds = self.g.plain_bounds();
         let Some(response) = Response::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&response.session, &response.head);
         let t = tid::index(head.rtid);
-        if tid::is_control(head.rtid) || t < self.0.g.config.rx_slots {
+        if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
             return false;
         }
-        let tables = self.0.s.tables();
-        let Some(task) = tables.tasks.get_mut(t as usize) else {
+        let Some(task) = self.tasks.get_mut(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
@@ -152,16 +148,18 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             && task.nexus == n
             && task.kind == Kind::MsgReq
             && task.direct == Direct::No
-            && task.serial == session.serial;
+            && task.serial == session.serial
+            && task.timer == NONE
+            && !task.flags.contains(TaskFlags::SILENT);
         let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
         let good = head.status == 0
             && session.flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
-            && tables.nexuses[n as usize].takes(head.sn, head.credits);
+            && self.nexuses[n as usize].takes(head.sn, head.credits);
         if !asked || !good {
             return false;
         }
-        let row = &mut tables.connections[task.connection as usize];
-        if session.sn != row.rsp_expected {
+        let row = &mut self.connections[task.connection as usize];
+        if session.sn != row.rsp_expected || row.wants_writable {
             return false;
         }
         row.rsp_expected = session.sn.wrapping_add(1);
@@ -180,35 +178,67 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         true
     }
 
-    /// The oldest work request of a send queue is done, if it was a message's frame. False: it
-    /// was not, and nothing changed.
+    /// A send completion, if all that is done with it were plain messages' frames. False: the
+    /// oldest work request that is left was not, and the rest is to go the long way.
     #[inline(always)]
-    pub(crate) fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        if any_mutant!(self.0.g) {
+    pub(crate) fn plain_sent(mut self, n: u32, w: u32) -> bool {
+        if any_mutant!(self.g) || self.g.anyone_waits() {
             return false;
         }
-        let tables = self.0.s.tables();
-        let entry = &tables.work[w as usize];
+        // A queue completes in order: what was posted before and not signalled is done too.
+        loop {
+            let nexus = &self.nexuses[n as usize];
+            let first = nexus.sq_head;
+            if nexus.state != NexusState::Online || !self.plain_done(n, first) {
+                return false;
+            }
+            if first == w {
+                self.look_again(n);
+                return true;
+            }
+        }
+    }
+
+    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
+    /// it was not, and nothing changed.
+    #[inline(always)]
+    fn plain_done(&mut self, n: u32, w: u32) -> bool {
+        let entry = &self.work[w as usize];
         let t = entry.task;
         if t == NONE || !matches!(entry.kind, WorkKind::Frame(_)) {
             return false;
         }
-        let task = &mut tables.tasks[t as usize];
-        if task.flags.contains(TaskFlags::LINGERS) {
+        let task = &mut self.tasks[t as usize];
+        let rare = TaskFlags::LINGERS | TaskFlags::SILENT;
+        let over = task.state == State::Ended || task.timer != NONE;
+        if task.flags.intersects(rare) || over || task.kind != Kind::MsgReq {
             return false;
         }
         task.work -= 1;
         self.take_work(n);
         self.frame_done(t);
-        self.try_free(t);
         true
     }
 
     /// A message's frame is out.
     #[inline(always)]
-    pub(crate) fn frame_done(&mut self, t: u32) {
-        let row = self.task(t);
+    fn frame_done(&mut self, t: u32) {
+        let row = &mut self.tasks[t as usize];
         let slot = core::mem::replace(&mut row.slot, NONE);
+        let input = Self::frame_done_input(row);
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if self.task_input(t, input) == Action::Complete {
+            self.finish(t, Ending::Good);
+        }
+    }
+}
+
+impl<T> Hot<'_, T> {
+    /// Whether a message ends with its frame's completion, or waits for more.
+    #[inline(always)]
+    pub(crate) fn frame_done_input(row: &Task) -> Input {
         let waits = match row.kind {
             Kind::OneWayReq => row
                 .flags
@@ -216,16 +246,10 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
             _ => true,
         };
-        if slot != NONE {
-            self.free_tx_slot(slot);
-        }
-        let input = if waits {
+        if waits {
             Input::SendDoneHeld
         } else {
             Input::SendDone
-        };
-        if self.task_input(t, input) == Action::Complete {
-            self.finish(t, Ending::Good);
         }
     }
 }
