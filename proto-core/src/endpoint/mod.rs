@@ -5,6 +5,7 @@
 //! user), `work` and `frame` (work requests, when polled), `receive` and `message` (frames from
 //! peers), `credit` (receives and credits), `event` (what the user hears), `time` (deadlines).
 
+mod answer;
 mod cm;
 mod commands;
 mod connection;

@@ -78,8 +78,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
             status => {
                 self.g.counters.flushed += 1;
+                // The device took the receive away before the nexus hears that it is lost.
+                let row = self.nexus(n);
+                row.granted = row.granted.min(row.posted);
                 self.free_slot(slot);
-                if status != WorkStatus::Flushed {
+                // Flushed receives of a nexus that is not going down mean that its queue pair has
+                // failed, whoever says so later.
+                let going = matches!(
+                    self.nexus(n).state,
+                    NexusState::Disconnecting | NexusState::Draining | NexusState::Destroying
+                );
+                if status != WorkStatus::Flushed || !going {
                     self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
                 }
             }
