@@ -14,7 +14,7 @@ use crate::mutant::mutated;
 use crate::output::Work;
 use crate::state::nexus::{Input, State};
 use crate::storage::Storage;
-use crate::table::queue_push;
+use crate::table::{queue_pop, queue_push};
 use crate::trace::Trace;
 use crate::wire::{Framing, Violation, What};
 
@@ -289,12 +289,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// Only a device that flushes out of order needs this.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn unpost_out_of_order(&mut self, n: u32, slot: u32) {
+    /// A posted receive came back: takes it off its queue.
+    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
         let tables = self.s.tables();
         let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
+        nexus.posted -= 1;
+        self.g.transport(nexus.transport).cq_used -= 1;
+        if nexus.rq_head == slot {
+            queue_pop!(slots, nexus.rq_head, nexus.rq_tail, next_free);
+            return;
+        }
+        // Out of order: only a device that flushes so does this.
         let mut at = nexus.rq_head;
         while at != NONE && slots[at as usize].next_free != slot {
             at = slots[at as usize].next_free;

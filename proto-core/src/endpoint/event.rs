@@ -26,7 +26,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
+        if !rare && let Some(event) = self.plain_event() {
+            return Some(event);
+        }
         self.event_due(rare)
+    }
+
+    #[inline(never)]
+    fn plain_event(&mut self) -> Option<Event> {
+        self.hot().plain_event()
     }
 
     #[inline(never)]
@@ -37,9 +45,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         loop {
             if self.g.connection_events.is_empty() {
                 return None;
-            }
-            if let Some(event) = self.hot().plain_event() {
-                return Some(event);
             }
             let rows = self.s.tables().connections;
             let q = &mut self.g.connection_events;

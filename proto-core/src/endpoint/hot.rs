@@ -288,19 +288,6 @@ impl<T: Trace> Hot<'_, T> {
         self.g.work.give(self.work, w);
         done
     }
-
-    /// A posted receive came back: takes it off its queue, unless it is not the first there.
-    #[inline(always)]
-    pub(crate) fn unpost(&mut self, n: u32, slot: u32) -> bool {
-        let nexus = &mut self.nexuses[n as usize];
-        nexus.posted -= 1;
-        self.g.transport(nexus.transport).cq_used -= 1;
-        if nexus.rq_head != slot {
-            return false;
-        }
-        queue_pop!(self.slots, nexus.rq_head, nexus.rq_tail, next_free);
-        true
-    }
 }
 
 /// A work request that left its send queue.

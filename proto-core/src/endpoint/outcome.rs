@@ -1,7 +1,7 @@
 //! From a message's last input to its outcome, its buffers' return, and its row's end.
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
-use super::{Endpoint, Hot};
+use super::Endpoint;
 use crate::entries::{ConnectionEvents, Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, WorkStatus};
 use crate::ids::NONE;
@@ -115,10 +115,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn frame_done(&mut self, t: u32) {
         let row = self.task(t);
         let slot = core::mem::replace(&mut row.slot, NONE);
-        let input = Hot::<T>::frame_done_input(row);
+        let waits = match row.kind {
+            Kind::OneWayReq => row
+                .flags
+                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
+            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
+            _ => true,
+        };
         if slot != NONE {
             self.free_slot(slot);
         }
+        let input = if waits {
+            Input::SendDoneHeld
+        } else {
+            Input::SendDone
+        };
         if self.task_input(t, input) == Action::Complete {
             self.finish(t, Ending::Good);
         }

@@ -31,8 +31,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) {
         self.set_now(now);
         if completion.wr.is_recv() {
-            self.receive_done(completion, slots);
-        } else {
+            if !self.plain_received(&completion, slots) {
+                self.receive_done(completion, slots);
+            }
+        } else if !self.plain_sent(&completion) {
             self.send_done(completion);
         }
     }
@@ -42,40 +44,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.trace.mark("stale completion ignored");
     }
 
-    #[inline]
+    #[inline(never)]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
         let accept = mutated!(self.g, StaleAccepted);
-        let mut hot = self.hot();
-        let n = match hot.slots.get_mut(slot as usize) {
+        let n = match self.s.tables().slots.get(slot as usize) {
             Some(row)
                 if row.usage == SlotUse::Posted
                     && (completion.wr.matches(row.generation) || accept) =>
             {
-                row.usage = SlotUse::Filled;
                 row.nexus
             }
             _ => return self.stale(),
         };
-        let first = hot.unpost(n, slot);
-        if completion.status == WorkStatus::Success {
-            hot.nexuses[n as usize].held += 1;
-            let frame = frame_bytes(slots, slot, completion.len);
-            if first && hot.plain_frame(n, slot, frame) {
-                return hot.look_again(n);
+        self.unpost(n, slot);
+        match completion.status {
+            WorkStatus::Success => {
+                self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
+                self.nexus(n).held += 1;
+                self.on_frame(n, slot, completion.len, slots);
             }
-        }
-        if !first {
-            self.unpost_out_of_order(n, slot);
-        }
-        self.receive_any(n, slot, completion, slots);
-    }
-
-    /// A receive that brought anything but a plain message.
-    #[inline(never)]
-    fn receive_any(&mut self, n: u32, slot: u32, done: Completion, slots: &mut impl Slots) {
-        match done.status {
-            WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
             status => {
                 self.g.counters.flushed += 1;
                 // The device took the receive away before the nexus hears that it is lost.
@@ -96,26 +84,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_drained(n);
     }
 
-    #[inline]
+    #[inline(never)]
     fn send_done(&mut self, completion: Completion) {
         let w = completion.wr.index();
         let live = completion.wr.is_send();
-        let hot = self.hot();
-        let n = match hot.work.get(w as usize) {
-            Some(row) if live && row.live && completion.wr.matches(row.generation) => row.nexus,
-            _ => return self.stale(),
+        let row = self.s.tables().work.get(w as usize);
+        let row = row.filter(|row| live && row.live && completion.wr.matches(row.generation));
+        let Some(n) = row.map(|row| row.nexus) else {
+            self.stale();
+            return;
         };
-        if completion.status != WorkStatus::Success || !hot.plain_sent(n, w) {
-            self.send_any(n, w, completion.status);
-        }
-    }
-
-    /// The rest of a send completion, from a work request on that was no plain message's.
-    #[inline(never)]
-    fn send_any(&mut self, n: u32, w: u32, status: WorkStatus) {
+        // A queue completes in order: what was posted before and not signalled is done too.
         while self.nexus(n).sq_head != w {
             self.pop_work(n, WorkStatus::Success);
         }
+        let status = completion.status;
         self.pop_work(n, status);
         match status {
             WorkStatus::Success => self.look_again(n),

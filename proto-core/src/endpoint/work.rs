@@ -43,16 +43,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         // Nothing to do is the common answer, and is given without a call.
-        if self
-            .g
-            .transports
-            .get(transport.0 as usize)?
-            .ready
-            .is_empty()
-        {
+        let n = self.g.transports.get(transport.0 as usize)?.ready.head;
+        if n == NONE {
             return None;
         }
-        self.ready_work(transport, slots)
+        match self.plain_work(n, slots) {
+            Some(work) => Some(work),
+            None => self.ready_work(transport, slots),
+        }
     }
 
     #[inline(never)]
@@ -61,10 +59,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let n = self.g.transport(transport.0).ready.head;
             if n == NONE {
                 return None;
-            }
-            if let Some(work) = self.plain_work(n, slots) {
-                self.check_foreseen(n, slots);
-                return Some(work);
             }
             let work = self.next_work(n, slots);
             if work.is_some() && self.nexus(n).may_have_work() {
@@ -79,12 +73,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.check_foreseen(n, slots);
                 return work;
             }
+            let next = self.g.transport(transport.0).ready.head;
+            if next != NONE
+                && let Some(work) = self.plain_work(next, slots)
+            {
+                return Some(work);
+            }
         }
     }
 
     /// In debug builds: a nexus that left the ready list really has no work.
     #[inline(always)]
-    fn check_foreseen(&mut self, n: u32, slots: &mut impl Slots) {
+    pub(crate) fn check_foreseen(&mut self, n: u32, slots: &mut impl Slots) {
         debug_assert!(
             self.nexus(n).in_ready || self.next_work(n, slots).is_none(),
             "nexus {n} has work that was not foreseen"

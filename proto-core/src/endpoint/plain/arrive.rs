@@ -1,13 +1,17 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
-use crate::endpoint::{Globals, Hot};
-use crate::entries::{Direct, Ending, Nexus, Task, TaskEvents, TaskFlags, WorkKind};
+use crate::endpoint::{Endpoint, Globals, Hot};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::error::WorkStatus;
 use crate::ids::NONE;
+use crate::input::Completion;
+use crate::memory::{SlotId, Slots};
 use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
-use crate::state::task::{Action, Input, State};
+use crate::state::task::{Input, State};
+use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
@@ -48,28 +52,75 @@ impl Globals {
     }
 }
 
-impl<T: Trace> Hot<'_, T> {
-    /// A frame that came, if it is a plain message. False: it is not, and nothing changed.
-    #[inline(always)]
-    pub(crate) fn plain_frame(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        if any_mutant!(self.g) {
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// A receive completion that brings a plain message. False: it does not, and nothing changed.
+    #[inline(never)]
+    pub(crate) fn plain_received(&mut self, done: &Completion, slots: &impl Slots) -> bool {
+        if any_mutant!(self.g) || self.g.config.flow_control {
             return false;
         }
-        let nexus = &self.nexuses[n as usize];
-        let usual = nexus.state == NexusState::Online && nexus.framing == Framing::Rdma;
-        if !usual || self.g.config.flow_control {
+        let mut hot = self.hot();
+        let slot = done.wr.index();
+        let Some(row) = hot.slots.get(slot as usize) else {
+            return false;
+        };
+        let posted = row.usage == SlotUse::Posted && done.wr.matches(row.generation);
+        if !posted || done.status != WorkStatus::Success {
             return false;
         }
-        match message_kind(frame) {
-            Some(Kind::MsgRsp) => self.plain_response(n, slot, frame),
-            Some(Kind::MsgReq | Kind::OneWayReq) => self.plain_request(n, slot, frame),
-            _ => false,
-        }
+        let n = row.nexus;
+        let nexus = &hot.nexuses[n as usize];
+        let usual = nexus.state == NexusState::Online
+            && nexus.framing == Framing::Rdma
+            && nexus.rq_head == slot;
+        let frame = slots.slot(SlotId(slot));
+        let Some(frame) = frame.get(..done.len as usize) else {
+            return false;
+        };
+        usual
+            && match message_kind(frame) {
+                Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
+                Some(Kind::MsgReq | Kind::OneWayReq) => hot.plain_request(n, slot, frame),
+                _ => false,
+            }
     }
 
-    /// The nexus's own part of a frame that is taken.
+    /// A send completion, if all that is done with it were plain messages' frames. False: the
+    /// oldest work request that is left was not, and the rest is to go the long way.
+    #[inline(never)]
+    pub(crate) fn plain_sent(&mut self, done: &Completion) -> bool {
+        if any_mutant!(self.g) || self.g.anyone_waits() {
+            return false;
+        }
+        let mut hot = self.hot();
+        let w = done.wr.index();
+        let Some(row) = hot.work.get(w as usize) else {
+            return false;
+        };
+        let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
+        if !live || done.status != WorkStatus::Success {
+            return false;
+        }
+        let n = row.nexus;
+        // A queue completes in order: what was posted before and not signalled is done too.
+        loop {
+            let nexus = &hot.nexuses[n as usize];
+            let first = nexus.sq_head;
+            if nexus.state != NexusState::Online || !hot.plain_done(n, first) {
+                return false;
+            }
+            if first == w {
+                hot.look_again(n);
+                return true;
+            }
+        }
+    }
+}
+
+impl<T: Trace> Hot<'_, T> {
+    /// The nexus's own part of a frame that is taken, out of the first receive of its queue.
     #[inline(always)]
-    fn take_frame(&mut self, n: u32, sn: u16, credits: u16) {
+    fn take_frame(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         const ONLINE: NexusState = NexusState::Online;
         const FRAME: nexus::Input = nexus::Input::Frame;
         const _: () = assert!(matches!(
@@ -79,7 +130,14 @@ impl<T: Trace> Hot<'_, T> {
         self.trace
             .transition(0, n, ONLINE as u8, FRAME as u8, ONLINE as u8);
         self.g.counters.frames_received += 1;
-        self.nexuses[n as usize].take(sn, credits);
+        let row = &mut self.slots[slot as usize];
+        row.usage = SlotUse::Filled;
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.rq_head = row.next_free;
+        nexus.posted -= 1;
+        nexus.held += 1;
+        nexus.take(sn, credits);
+        self.g.transport(nexus.transport).cq_used -= 1;
     }
 
     #[inline(always)]
@@ -110,7 +168,7 @@ impl<T: Trace> Hot<'_, T> {
         row.last_serial = session.serial;
         row.heard = true;
         row.unanswered += u32::from(request.kind == Kind::MsgReq);
-        self.take_frame(n, head.sn, head.credits);
+        self.take_frame(n, slot, head.sn, head.credits);
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
@@ -126,6 +184,7 @@ impl<T: Trace> Hot<'_, T> {
         self.link_task(c, slot);
         self.task_input(slot, Input::Arrive);
         self.task_event(slot, TaskEvents::MAIN);
+        self.look_again(n);
         true
     }
 
@@ -172,31 +231,11 @@ impl<T: Trace> Hot<'_, T> {
         task.data_at = response.data_at;
         task.data_len = head.data_len;
         task.in_segments = false;
-        self.take_frame(n, head.sn, head.credits);
+        self.take_frame(n, slot, head.sn, head.credits);
         self.task_input(t, Input::Answer);
         self.finish(t, Ending::Good);
+        self.look_again(n);
         true
-    }
-
-    /// A send completion, if all that is done with it were plain messages' frames. False: the
-    /// oldest work request that is left was not, and the rest is to go the long way.
-    #[inline(always)]
-    pub(crate) fn plain_sent(mut self, n: u32, w: u32) -> bool {
-        if any_mutant!(self.g) || self.g.anyone_waits() {
-            return false;
-        }
-        // A queue completes in order: what was posted before and not signalled is done too.
-        loop {
-            let nexus = &self.nexuses[n as usize];
-            let first = nexus.sq_head;
-            if nexus.state != NexusState::Online || !self.plain_done(n, first) {
-                return false;
-            }
-            if first == w {
-                self.look_again(n);
-                return true;
-            }
-        }
     }
 
     /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
@@ -204,52 +243,42 @@ impl<T: Trace> Hot<'_, T> {
     #[inline(always)]
     fn plain_done(&mut self, n: u32, w: u32) -> bool {
         let entry = &self.work[w as usize];
-        let t = entry.task;
-        if t == NONE || !matches!(entry.kind, WorkKind::Frame(_)) {
+        let (kind, t) = (entry.kind, entry.task);
+        if t == NONE {
             return false;
         }
-        let task = &mut self.tasks[t as usize];
-        let rare = TaskFlags::LINGERS | TaskFlags::SILENT;
-        let over = task.state == State::Ended || task.timer != NONE;
-        if task.flags.intersects(rare) || over || task.kind != Kind::MsgReq {
-            return false;
+        let task = &self.tasks[t as usize];
+        match kind {
+            // The answer comes later.
+            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
+                self.task_input(t, Input::SendDoneHeld);
+                self.frame_out(n, t);
+                true
+            }
+            WorkKind::Frame(Kind::MsgRsp)
+                if task.state == State::Answered
+                    && !task.read_response
+                    && task.timer == NONE
+                    && !task.flags.contains(TaskFlags::SILENT) =>
+            {
+                self.task_input(t, Input::SendDone);
+                self.frame_out(n, t);
+                self.finish(t, Ending::Good);
+                true
+            }
+            _ => false,
         }
-        task.work -= 1;
-        self.take_work(n);
-        self.frame_done(t);
-        true
     }
 
-    /// A message's frame is out.
+    /// The frame of a message has left the send queue: its slot is free.
     #[inline(always)]
-    fn frame_done(&mut self, t: u32) {
+    fn frame_out(&mut self, n: u32, t: u32) {
+        self.take_work(n);
         let row = &mut self.tasks[t as usize];
+        row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);
-        let input = Self::frame_done_input(row);
         if slot != NONE {
             self.free_slot(slot);
-        }
-        if self.task_input(t, input) == Action::Complete {
-            self.finish(t, Ending::Good);
-        }
-    }
-}
-
-impl<T> Hot<'_, T> {
-    /// Whether a message ends with its frame's completion, or waits for more.
-    #[inline(always)]
-    pub(crate) fn frame_done_input(row: &Task) -> Input {
-        let waits = match row.kind {
-            Kind::OneWayReq => row
-                .flags
-                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
-            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
-            _ => true,
-        };
-        if waits {
-            Input::SendDoneHeld
-        } else {
-            Input::SendDone
         }
     }
 }

@@ -38,7 +38,7 @@ struct Written {
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next work of a nexus, if it is what nearly all work is. `None`: it is not, and nothing
     /// changed.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
@@ -49,7 +49,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return None;
         }
         if nexus.receive_due() {
-            return hot.plain_receive(n);
+            let work = hot.plain_receive(n);
+            self.check_foreseen(n, slots);
+            return work;
         }
         let Next { c, t, response } = hot.next_plain(n)?;
         let written = if response {
@@ -61,6 +63,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let last = hot.leave_round(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
+        self.check_foreseen(n, slots);
         let Written {
             slot, start, end, ..
         } = written;
