@@ -13,7 +13,7 @@ use crate::entries::{
 use crate::ids::{NONE, WrId, WrKind};
 use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::queue_push;
 use crate::trace::Trace;
 
 pub(crate) struct Hot<'a, T> {
@@ -46,9 +46,8 @@ impl Globals {
     /// Whether somebody waits for a slot or a task to be free.
     #[inline(always)]
     pub(crate) fn anyone_waits(&self) -> bool {
-        self.blocked.head != NONE
-            || self.slot_waiters > 0
-            || !(self.first_slot.is_empty() && self.more_slots.is_empty())
+        let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
+        lines != NONE || self.slot_waiters > 0
     }
 }
 
@@ -193,15 +192,28 @@ impl<T: Trace> Hot<'_, T> {
     /// Gives a slot of either kind back.
     #[inline(always)]
     pub(crate) fn free_slot(&mut self, slot: u32) {
+        if slot < self.g.config.rx_slots {
+            self.free_rx_slot(slot);
+        } else {
+            self.free_tx_slot(slot);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_rx_slot(&mut self, slot: u32) {
         let row = &mut self.slots[slot as usize];
         debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
         row.usage = SlotUse::Free;
         row.nexus = NONE;
-        if slot < self.g.config.rx_slots {
-            self.g.rx_slots.give(self.slots, slot);
-        } else {
-            self.g.tx_slots.give(self.slots, slot);
-        }
+        self.g.rx_slots.give(self.slots, slot);
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_tx_slot(&mut self, slot: u32) {
+        let row = &mut self.slots[slot as usize];
+        debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
+        row.usage = SlotUse::Free;
+        self.g.tx_slots.give(self.slots, slot);
     }
 
     /// Whether nothing refers to a task's row any more.
@@ -222,7 +234,7 @@ impl<T: Trace> Hot<'_, T> {
     pub(crate) fn free_incoming(&mut self, slot: u32) {
         self.end_incoming(slot);
         let n = self.slots[slot as usize].nexus;
-        self.free_slot(slot);
+        self.free_rx_slot(slot);
         if n != NONE {
             self.uncount(n);
         }
@@ -272,8 +284,9 @@ impl<T: Trace> Hot<'_, T> {
     #[inline(always)]
     pub(crate) fn take_work(&mut self, n: u32) -> Done {
         let nexus = &mut self.nexuses[n as usize];
-        let w = queue_pop!(self.work, nexus.sq_head, nexus.sq_tail, next_free);
+        let w = nexus.sq_head;
         let row = &mut self.work[w as usize];
+        nexus.sq_head = row.next_free;
         row.live = false;
         let done = Done {
             kind: row.kind,

@@ -37,7 +37,7 @@ impl Link {
 /// Head and tail of a list of sockets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct List {
-    pub(super) head: u32,
+    pub(crate) head: u32,
     tail: u32,
 }
 

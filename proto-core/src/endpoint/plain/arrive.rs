@@ -87,14 +87,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A send completion, if all that is done with it were plain messages' frames. False: the
     /// oldest work request that is left was not, and the rest is to go the long way.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn plain_sent(&mut self, done: &Completion) -> bool {
         if any_mutant!(self.g) || self.g.anyone_waits() {
             return false;
         }
-        let mut hot = self.hot();
         let w = done.wr.index();
-        let Some(row) = hot.work.get(w as usize) else {
+        let Some(row) = self.s.tables().work.get(w as usize) else {
             return false;
         };
         let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
@@ -104,15 +103,46 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let n = row.nexus;
         // A queue completes in order: what was posted before and not signalled is done too.
         loop {
-            let nexus = &hot.nexuses[n as usize];
-            let first = nexus.sq_head;
-            if nexus.state != NexusState::Online || !hot.plain_done(n, first) {
+            let first = self.nexus(n).sq_head;
+            if !self.plain_done(n, first) {
                 return false;
             }
             if first == w {
-                hot.look_again(n);
                 return true;
             }
+        }
+    }
+
+    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
+    /// it was not, and nothing changed.
+    #[inline(never)]
+    fn plain_done(&mut self, n: u32, w: u32) -> bool {
+        let mut hot = self.hot();
+        let entry = &hot.work[w as usize];
+        let (kind, t) = (entry.kind, entry.task);
+        if t == NONE || hot.nexuses[n as usize].state != NexusState::Online {
+            return false;
+        }
+        let task = &hot.tasks[t as usize];
+        match kind {
+            // The answer comes later.
+            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
+                hot.task_input(t, Input::SendDoneHeld);
+                hot.frame_out(n, t);
+                true
+            }
+            WorkKind::Frame(Kind::MsgRsp)
+                if task.state == State::Answered
+                    && !task.read_response
+                    && task.timer == NONE
+                    && !task.flags.contains(TaskFlags::SILENT) =>
+            {
+                hot.task_input(t, Input::SendDone);
+                hot.frame_out(n, t);
+                hot.finish(t, Ending::Good);
+                true
+            }
+            _ => false,
         }
     }
 }
@@ -238,38 +268,6 @@ impl<T: Trace> Hot<'_, T> {
         true
     }
 
-    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
-    /// it was not, and nothing changed.
-    #[inline(always)]
-    fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        let entry = &self.work[w as usize];
-        let (kind, t) = (entry.kind, entry.task);
-        if t == NONE {
-            return false;
-        }
-        let task = &self.tasks[t as usize];
-        match kind {
-            // The answer comes later.
-            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
-                self.task_input(t, Input::SendDoneHeld);
-                self.frame_out(n, t);
-                true
-            }
-            WorkKind::Frame(Kind::MsgRsp)
-                if task.state == State::Answered
-                    && !task.read_response
-                    && task.timer == NONE
-                    && !task.flags.contains(TaskFlags::SILENT) =>
-            {
-                self.task_input(t, Input::SendDone);
-                self.frame_out(n, t);
-                self.finish(t, Ending::Good);
-                true
-            }
-            _ => false,
-        }
-    }
-
     /// The frame of a message has left the send queue: its slot is free.
     #[inline(always)]
     fn frame_out(&mut self, n: u32, t: u32) {
@@ -278,8 +276,9 @@ impl<T: Trace> Hot<'_, T> {
         row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);
         if slot != NONE {
-            self.free_slot(slot);
+            self.free_tx_slot(slot);
         }
+        self.look_again(n);
     }
 }
 
