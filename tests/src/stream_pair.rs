@@ -233,6 +233,9 @@ impl StreamPair {
     pub fn cut_off(&mut self, i: usize) {
         for s in 0..self.sockets[i].len() {
             if self.sockets[i][s].id.is_some() {
+                if let Some((j, peer)) = self.sockets[i][s].peer.take() {
+                    self.sockets[j][peer].peer = None;
+                }
                 self.sockets[i][s].inbox.clear();
                 self.sockets[i][s].staged.clear();
                 self.end(i, s);

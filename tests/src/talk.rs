@@ -2,8 +2,8 @@
 //! with it, and both sides write down what they heard.
 
 use xio_proto::{
-    ConnectOptions, ConnectionId, Data, Event, FreeRows, Instant, Message, RequestOptions, Segment,
-    SessionOpen, SlotId, Slots, Span,
+    CommandError, ConnectOptions, ConnectionId, Data, Event, FreeRows, Instant, Message,
+    RequestOptions, Segment, SessionOpen, SlotId, Slots, Span, TaskId,
 };
 
 use crate::pair::{Pair, SERVER, Side};
@@ -133,9 +133,9 @@ pub struct Talk {
     /// Received messages are kept, in order of arrival, instead of answered and released.
     pub keep: [bool; 2],
     /// Those that were kept, with the header.
-    pub kept: [Vec<(xio_proto::TaskId, Vec<u8>)>; 2],
+    pub kept: [Vec<(TaskId, Vec<u8>)>; 2],
     /// Messages whose payload waits for an answer that the test gives.
-    pub waiting: [Vec<(xio_proto::TaskId, u64)>; 2],
+    pub waiting: [Vec<(TaskId, u64)>; 2],
     used: [usize; 2],
 }
 
@@ -250,10 +250,23 @@ impl Talk {
     }
 
     /// Sends a message; its outcome is heard later.
-    pub fn say(&mut self, world: &mut impl World, i: usize, say: &Say) -> xio_proto::TaskId {
+    pub fn say(&mut self, world: &mut impl World, i: usize, say: &Say) -> TaskId {
+        self.try_say(world, i, say).expect("taken")
+    }
+
+    /// Sends a message, if it is taken.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn try_say(
+        &mut self,
+        world: &mut impl World,
+        i: usize,
+        say: &Say,
+    ) -> Result<TaskId, CommandError> {
         let connection = self.connections[i].expect("open");
         let side = &mut world.sides()[i];
-        let slot = side.endpoint.reserve_slot(connection).expect("a slot");
+        let slot = side.endpoint.reserve_slot(connection)?;
         let at = side.endpoint.config().headroom();
         let mut header = Vec::from(say.user.to_be_bytes());
         header.extend((say.reply as u32).to_be_bytes());
@@ -278,7 +291,6 @@ impl Talk {
             slot_data: say.inline as u32,
             data: &data,
             user: say.user,
-            ..Message::default()
         };
         let options = RequestOptions {
             into: &into,
@@ -289,15 +301,15 @@ impl Talk {
             ..RequestOptions::default()
         };
         let endpoint = &mut side.endpoint;
-        if say.one_way {
-            endpoint
-                .send_one_way(connection, &message, &options)
-                .expect("taken")
+        let taken = if say.one_way {
+            endpoint.send_one_way(connection, &message, &options)
         } else {
-            endpoint
-                .send(connection, &message, &options)
-                .expect("taken")
+            endpoint.send(connection, &message, &options)
+        };
+        if taken.is_err() {
+            endpoint.return_slot(slot).expect("still ours");
         }
+        taken
     }
 
     fn check(side: &Side, data: Data, user: u64) -> usize {
@@ -327,6 +339,9 @@ impl Talk {
     }
 
     fn on_event(&mut self, world: &mut impl World, i: usize, event: Event) {
+        if let Some(text) = outcome(&event) {
+            self.note(i, text);
+        }
         match event {
             Event::SessionRequest {
                 session, private, ..
@@ -335,9 +350,8 @@ impl Talk {
                 let side = &mut world.sides()[i];
                 assert_eq!(side.bytes(private), b"hello");
                 let endpoint = &mut side.endpoint;
-                endpoint
-                    .accept(now, session, 70, &[], b"welcome", &mut side.slots)
-                    .expect("room");
+                let accepted = endpoint.accept(now, session, 70, &[], b"welcome", &mut side.slots);
+                accepted.expect("room");
             }
             Event::Established {
                 connection,
@@ -383,57 +397,14 @@ impl Talk {
                 assert_eq!(side.bytes(header), b"answer");
                 let len = Self::check(side, data, user + 1000);
                 side.endpoint.release(task).expect("held");
-                let place = if matches!(data, Data::Slot(_)) {
-                    "slot"
-                } else {
-                    "memory"
-                };
+                let in_slot = matches!(data, Data::Slot(_));
+                let place = if in_slot { "slot" } else { "memory" };
                 self.note(i, format!("response {user}: {len} bytes in {place}"));
             }
-            Event::Sent { user, .. } => self.note(i, format!("sent {user}")),
-            Event::Delivered { user, receipt, .. } => {
-                self.note(i, format!("delivered {user}: {receipt:?}"));
+            Event::Closed { connection, .. } if self.connections[i] == Some(connection) => {
+                self.connections[i] = None;
             }
-            Event::Failed { user, failure, .. } => {
-                self.note(i, format!("failed {user}: {failure:?}"));
-            }
-            Event::TimedOut {
-                user,
-                buffers_returned,
-                ..
-            } => {
-                self.note(
-                    i,
-                    format!("timed out {user}, buffers back {buffers_returned}"),
-                );
-            }
-            Event::Cancelled {
-                user,
-                buffers_returned,
-                ..
-            } => {
-                self.note(
-                    i,
-                    format!("cancelled {user}, buffers back {buffers_returned}"),
-                );
-            }
-            Event::BuffersReturned { user, .. } => self.note(i, format!("buffers of {user}")),
-            Event::Closed {
-                connection,
-                reason,
-                unanswered,
-                ..
-            } => {
-                if self.connections[i] == Some(connection) {
-                    self.connections[i] = None;
-                }
-                self.note(i, format!("closed {reason:?}, {unanswered} unanswered"));
-            }
-            Event::SessionClosed { .. } => self.note(i, "session closed".into()),
-            Event::ConnectFailed { reason, .. } => {
-                self.note(i, format!("connect failed {reason:?}"));
-            }
-            other => self.note(i, format!("{other:?}")),
+            _ => {}
         }
     }
 
@@ -466,7 +437,7 @@ impl Talk {
         &mut self,
         world: &mut impl World,
         i: usize,
-        task: xio_proto::TaskId,
+        task: TaskId,
         header: Span,
         len: u64,
     ) {
@@ -478,19 +449,16 @@ impl Talk {
         self.note(i, format!("payload {user}: {len} bytes"));
         match payload {
             0 => self.provide(world, i, task, len),
-            1 => world.sides()[i]
-                .endpoint
-                .refuse(task, REFUSED)
-                .expect("waits"),
+            1 => in_time(world.sides()[i].endpoint.refuse(task, REFUSED)),
             _ => {}
         }
     }
 
     /// Gives memory for a payload.
-    pub fn provide(&mut self, world: &mut impl World, i: usize, task: xio_proto::TaskId, len: u64) {
+    pub fn provide(&mut self, world: &mut impl World, i: usize, task: TaskId, len: u64) {
         let side = &mut world.sides()[i];
         let room = self.segments(side, i, len as usize);
-        side.endpoint.provide(task, &room).expect("waits");
+        in_time(side.endpoint.provide(task, &room));
     }
 
     /// Answers a received request.
@@ -498,19 +466,31 @@ impl Talk {
         &mut self,
         world: &mut impl World,
         i: usize,
-        task: xio_proto::TaskId,
+        task: TaskId,
         user: u64,
         reply: usize,
     ) {
         if self.keep[i] {
-            let mut header = Vec::from(user.to_be_bytes());
-            header.extend((reply as u64).to_be_bytes());
-            self.kept[i].push((task, header));
+            self.kept[i].push((task, kept(user, reply)));
             return;
         }
-        let connection = self.connections[i].expect("open");
         let side = &mut world.sides()[i];
-        let slot = side.endpoint.reserve_slot(connection).expect("a slot");
+        let reserved = match self.connections[i] {
+            Some(connection) => side.endpoint.reserve_slot(connection),
+            None => Err(CommandError::Unknown),
+        };
+        let slot = match reserved {
+            Ok(slot) => slot,
+            Err(CommandError::Unknown) => {
+                side.endpoint.release(task).expect("held");
+                return;
+            }
+            Err(CommandError::Full(_)) => {
+                self.kept[i].push((task, kept(user, reply)));
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
         let at = side.endpoint.config().headroom();
         let (copied, gathered) = if reply <= 100 { (reply, 0) } else { (0, reply) };
         let data = (0..copied).map(|k| byte(user + 1000, k));
@@ -528,9 +508,16 @@ impl Talk {
             slot_data: copied as u32,
             data: &segments,
             user: user + 5000,
-            ..Message::default()
         };
-        side.endpoint.respond(task, &message).expect("taken");
+        match side.endpoint.respond(task, &message) {
+            Ok(()) => {}
+            Err(CommandError::Closed(_)) => {
+                // Too late: the request is only given back.
+                side.endpoint.return_slot(slot).expect("still ours");
+                side.endpoint.release(task).expect("held");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Gives back or answers what was kept.
@@ -570,4 +557,45 @@ impl Talk {
 pub fn free_rows(world: &mut impl World) -> [FreeRows; 2] {
     let sides = world.sides();
     [sides[0].endpoint.free_rows(), sides[1].endpoint.free_rows()]
+}
+
+/// A payload may have waited too long, or its connection is over.
+fn in_time(answered: Result<(), CommandError>) {
+    match answered {
+        Ok(()) | Err(CommandError::Unknown | CommandError::WrongState(_)) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What is remembered of a request that is answered later.
+fn kept(user: u64, reply: usize) -> Vec<u8> {
+    let mut header = Vec::from(user.to_be_bytes());
+    header.extend((reply as u64).to_be_bytes());
+    header
+}
+
+/// An event that nothing is done about but to write it down.
+fn outcome(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Sent { user, .. } => format!("sent {user}"),
+        Event::Delivered { user, receipt, .. } => format!("delivered {user}: {receipt:?}"),
+        Event::Failed { user, failure, .. } => format!("failed {user}: {failure:?}"),
+        Event::TimedOut {
+            user,
+            buffers_returned,
+            ..
+        } => format!("timed out {user}, buffers back {buffers_returned}"),
+        Event::Cancelled {
+            user,
+            buffers_returned,
+            ..
+        } => format!("cancelled {user}, buffers back {buffers_returned}"),
+        Event::BuffersReturned { user, .. } => format!("buffers of {user}"),
+        Event::Closed {
+            reason, unanswered, ..
+        } => format!("closed {reason:?}, {unanswered} unanswered"),
+        Event::SessionClosed { .. } => "session closed".into(),
+        Event::ConnectFailed { reason, .. } => format!("connect failed {reason:?}"),
+        _ => return None,
+    })
 }

@@ -124,7 +124,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let stream = request.framing != Framing::Rdma;
         if !stream {
-            self.receives_fit()?;
+            self.receives_fit(transport.0)?;
         }
         let spare = stream && self.s.tables().nexuses.len() >= 4 && self.g.nexuses.free() == 1;
         let Ok(n) = self.take_nexus(transport, request.peer, request.framing) else {
@@ -248,7 +248,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &ConnectOptions,
     ) -> Result<u32, CommandError> {
         let framing = self.framing(transport, options);
-        if framing == Framing::Rdma && self.receives_fit().is_err() {
+        if framing == Framing::Rdma && self.receives_fit(transport.0).is_err() {
             return Err(CommandError::Full(Resource::ReceiveSlots));
         }
         self.sockets_fit(framing)?;

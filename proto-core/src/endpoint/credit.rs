@@ -117,7 +117,7 @@ const fn batch(target: u16) -> u16 {
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
-    pub(crate) fn receives_fit(&mut self) -> Result<(), Reason> {
+    pub(crate) fn receives_fit(&mut self, transport: u8) -> Result<(), Reason> {
         let need = u32::from(self.g.config.min_grant + SLACK + RESERVE);
         let have = self
             .g
@@ -132,6 +132,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 need,
                 have,
             });
+        }
+        // Each needs completions for its receives and for control frames.
+        let need = need + 4;
+        let depth = self.transport(transport).limits.cq_depth;
+        let have = depth.saturating_sub(self.g.receiving.saturating_mul(need));
+        if have < need {
+            self.trace.mark("peer refused for lack of receives");
+            let what = Resource::Completions;
+            return Err(Reason::NoResources { what, need, have });
         }
         Ok(())
     }
@@ -192,11 +201,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let transport = self.nexus(n).transport;
         let state = self.transport(transport);
         if state.cq_used >= state.limits.cq_depth {
+            self.await_slot(n);
             return None;
         }
         let tables = self.s.tables();
         let Some(slot) = self.g.rx_slots.take(tables.slots) else {
             self.trace.mark("receives shrunk for a new peer");
+            self.await_slot(n);
             return None;
         };
         let tables = self.s.tables();
@@ -281,8 +292,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         // A peer that cannot send data must hear of credits in any case. Otherwise only frames that
         // are no NOPs are answered so, or two idle peers would never stop. As a NOP grants all there
-        // is, at least 4, the one credit that it takes itself never makes the other side owe one.
-        let starved = row.granted < DATA_CREDITS;
+        // is, the one credit that it takes itself never makes the other side owe one, unless there
+        // is so little that the peer cannot send data anyway: then it is not told.
+        let starved = row.granted < DATA_CREDITS && row.granted + row.grantable() > DATA_CREDITS;
         let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
         (starved || few) && row.grantable() > 0
     }

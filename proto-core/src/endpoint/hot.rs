@@ -11,6 +11,7 @@ use crate::entries::{
     Connection, Ending, Nexus, Slot, SlotUse, Task, TaskEvents, TaskFlags, WorkEntry, WorkKind,
 };
 use crate::ids::{NONE, WrId, WrKind};
+use crate::mutant::mutated;
 use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
@@ -160,6 +161,8 @@ impl<T: Trace> Hot<'_, T> {
     /// Gives a message its one outcome, which is an event unless the message is silent.
     #[inline(always)]
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
+        let by_device = mutated!(self.g, ReturnedByDevice);
+        let lost = mutated!(self.g, OutcomeLost) && matches!(ending, Ending::Failed(_));
         let row = &mut self.tasks[t as usize];
         debug_assert!(
             row.ending == Ending::Open,
@@ -167,7 +170,8 @@ impl<T: Trace> Hot<'_, T> {
             row.ending
         );
         row.ending = ending;
-        let held = row.work > 0 || row.flags.contains(TaskFlags::PEER_HOLDS);
+        let work = row.work > 0 && !by_device;
+        let held = work || row.flags.contains(TaskFlags::PEER_HOLDS);
         if held {
             row.flags.insert(TaskFlags::LINGERS);
             let memory = row.out.count > 0 || row.into.count > 0;
@@ -184,7 +188,7 @@ impl<T: Trace> Hot<'_, T> {
                 row.flags.remove(TaskFlags::USER);
             }
         }
-        if !row.flags.contains(TaskFlags::SILENT) {
+        if !row.flags.contains(TaskFlags::SILENT) && !lost {
             self.task_event(t, TaskEvents::MAIN);
         }
     }

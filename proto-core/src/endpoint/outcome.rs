@@ -32,6 +32,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
         let row = self.task(t);
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
         let (c, timed, flags) = (row.connection, row.timer != NONE, row.flags);
         if timed {
             self.disarm(Timer::Task(t));
@@ -40,7 +42,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
             self.queue_has_room(c);
         }
-        if flags.contains(TaskFlags::SILENT) {
+        if !self.task(t).flags.contains(TaskFlags::EVENTS) {
             self.try_free(t);
         }
     }
@@ -59,7 +61,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.blocked.is_empty() {
             return;
         }
-        if self.g.tx_slots.free() <= self.g.tx_reserve || self.g.tasks.free() == 0 {
+        let kept = self.g.tx_reserve + self.g.tx_answers;
+        if self.g.tx_slots.free() <= kept || self.g.tasks.free() == 0 {
             return;
         }
         let t = self.s.tables();

@@ -107,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
+        self.offer_slots();
         self.check_drained(n);
     }
 

@@ -69,6 +69,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(SlotId(slot))
     }
 
+    /// As [`reserve_slot`](Self::reserve_slot), for the answer to a received request: a share of
+    /// the slots is kept for answers, so that requests which wait cannot starve them.
+    ///
+    /// # Errors
+    /// `Full` when only the protocol's own reserve is left; a `Writable` follows. `Unknown`.
+    pub fn reserve_answer_slot(&mut self, request: TaskId) -> Result<SlotId, CommandError> {
+        let t = self.find_task(request)?;
+        let c = self.task(t).connection;
+        let slot = self.take_answer_slot().inspect_err(|_| {
+            if c != NONE {
+                self.block(c);
+            }
+        })?;
+        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        Ok(SlotId(slot))
+    }
+
     /// Gives a reserved slot back unused.
     ///
     /// # Errors
@@ -485,6 +502,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<(), CommandError> {
         let slot = match message.slot {
             Some(slot) => slot.0,
+            None if into.is_none() => self.take_answer_slot()?,
             None => self.take_user_slot()?,
         };
         let out = match self.take_list(message.data) {

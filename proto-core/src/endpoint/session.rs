@@ -164,6 +164,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 request.kind.word().into(),
             ));
         }
+        if !matches!(
+            self.nexus(n).state,
+            nexus::State::Online | nexus::State::Idle
+        ) {
+            // It came with the end of its transport connection: nothing to accept any more.
+            return Ok(Keep::No);
+        }
         let setup = request.session_setup()?;
         let spare = self.session_rows_spare();
         let (s, c) = match self.take_session_and_connection() {

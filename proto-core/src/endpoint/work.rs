@@ -199,7 +199,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             return Some(work);
         }
-        if self.nexus(n).ack_head != NONE {
+        // A READ_ACK may go without a credit, but then it needs a receive that nobody promised:
+        // as a control frame it can wait for one.
+        if self.nexus(n).ack_head != NONE && self.nexus(n).tx_credits >= 2 {
             let slot = self.frame_slot(n)?;
             return Some(self.read_ack_frame(n, slot, slots));
         }
@@ -301,13 +303,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
+    /// A nexus wants to be asked again when the next slot is free.
+    pub(crate) fn await_slot(&mut self, n: u32) {
+        if !self.nexus(n).wants_slot {
+            self.nexus(n).wants_slot = true;
+            self.g.slot_waiters += 1;
+        }
+    }
+
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
     fn frame_slot(&mut self, n: u32) -> Option<u32> {
         let slot = self.take_frame_slot();
-        if slot.is_none() && !self.nexus(n).wants_slot {
-            self.nexus(n).wants_slot = true;
-            self.g.slot_waiters += 1;
+        if slot.is_none() {
             self.trace.mark("frame waited for a slot");
+            self.await_slot(n);
         }
         slot
     }

@@ -29,7 +29,7 @@ use crate::state::nexus;
 use crate::state::socket::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::trace::Trace;
-use crate::wire::{Framing, SocketKind};
+use crate::wire::SocketKind;
 use list::{LISTS, Link, Listed};
 
 /// Bytes of a control frame without payload, the longest of the frames that need no slot.
@@ -262,10 +262,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// The transport connection goes down: its sockets are emptied from now on.
+    /// The transport connection goes down: its sockets are emptied from now on, and what comes
+    /// later cannot be cut into frames any more.
     pub(crate) fn drop_streams(&mut self, n: u32) {
-        if self.nexus(n).framing != Framing::Rdma {
-            self.wake_sockets(n);
+        for s in self.nexus(n).sockets {
+            if s != NONE {
+                self.socket(s).broken = true;
+                self.wake(s);
+            }
         }
     }
 

@@ -217,6 +217,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &rows[s as usize];
         let address = SocketAddr::new(row.peer.ip(), row.second_port);
         let mut at = rows[bucket(&address, rows.len())].bucket.head;
+        let mut found = NONE;
         while at != NONE {
             let other = &rows[at as usize];
             if other.peer.ip() == row.peer.ip()
@@ -225,11 +226,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 && other.listener == row.listener
                 && other.transport == row.transport
             {
-                break;
+                // The youngest: an older one of the same port is gone, only nobody has said so.
+                found = at;
             }
             at = other.links[Listed::Place as usize].next;
         }
-        at
+        found
     }
 
     /// Makes a transport connection of one socket or two. They are connected already, so it has

@@ -24,71 +24,44 @@ fn messages(side: u64, much: Talkative) -> Vec<Say> {
         gathered,
         ..Say::request(user)
     };
-    let says = [
+    // Outside the frame, though it would fit.
+    let fetched = |user, len| Say {
+        force_read: true,
+        ..gathered(user, len)
+    };
+    let mut says = vec![
         Say::request(1),
-        Say {
-            inline: 0,
-            reply: 0,
-            ..Say::request(2)
-        },
-        Say {
-            inline,
-            reply: inline / 2,
-            ..Say::request(3)
-        },
-        Say {
-            room: large,
-            reply: large - large / 99,
-            force_read: true,
-            ..gathered(4, large)
-        },
+        Say::request(2),
+        Say::request(3),
+        fetched(4, large),
         Say::request(5),
-        Say {
-            force_read: true,
-            ..gathered(6, 70)
-        },
-        Say {
-            gathered: inline / 3,
-            inline: inline / 4,
-            ..Say::request(7)
-        },
+        fetched(6, 70),
+        Say::request(7),
         Say::one_way(8),
-        Say {
-            receipt: true,
-            ..Say::one_way(9)
-        },
-        Say {
-            one_way: true,
-            force_read: true,
-            ..gathered(10, large / 2)
-        },
-        Say {
-            one_way: true,
-            force_read: true,
-            receipt: true,
-            ..gathered(11, 40)
-        },
-        Say {
-            payload: Payload::Refuse,
-            force_read: true,
-            ..gathered(12, large / 3)
-        },
-        Say {
-            reply: 50,
-            room: 60,
-            ..Say::request(13)
-        },
-        Say {
-            receipt: true,
-            ..Say::request(14)
-        },
-        Say {
-            payload: Payload::Ignore,
-            force_read: true,
-            ..gathered(15, 90)
-        },
+        Say::one_way(9),
+        fetched(10, large / 2),
+        fetched(11, 40),
+        fetched(12, large / 3),
+        Say::request(13),
+        Say::request(14),
+        fetched(15, 90),
         Say::request(16),
     ];
+    for say in &mut says {
+        match say.user {
+            2 => (say.inline, say.reply) = (0, 0),
+            3 => (say.inline, say.reply) = (inline, inline / 2),
+            4 => (say.room, say.reply) = (large, large - large / 99),
+            7 => (say.inline, say.gathered) = (inline / 4, inline / 3),
+            9 | 14 => say.receipt = true,
+            10 => say.one_way = true,
+            11 => (say.one_way, say.receipt) = (true, true),
+            12 => say.payload = Payload::Refuse,
+            13 => (say.room, say.reply) = (60, 50),
+            15 => say.payload = Payload::Ignore,
+            _ => {}
+        }
+    }
     const FEW: [u64; 8] = [1, 4, 6, 7, 9, 11, 12, 15];
     says.into_iter()
         .filter(|say| !few || FEW.contains(&say.user))

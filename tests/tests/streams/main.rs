@@ -1,6 +1,7 @@
 //! The stream layer: one conversation over every wire, streams cut anywhere, strangers, receive
 //! slots, and payload that nobody wants any more.
 
+mod chance;
 mod conversation;
 mod payload;
 mod recorded;

@@ -404,6 +404,16 @@ fn a_break_in_a_stream_ends_its_transport_connection_only() {
             side.endpoint.stream_want(socket),
             StreamWant::Discard(u64::MAX)
         );
+        // Whatever comes behind it means nothing, before and after the socket is shut.
+        for shut in [false, true] {
+            let endpoint = &mut side.endpoint;
+            if shut {
+                endpoint.handle_socket_closed(world.now, socket);
+            }
+            let taken = endpoint.handle_stream_bytes(world.now, socket, &junk, &mut side.slots);
+            assert_eq!(taken, 40);
+            assert_eq!(endpoint.counters().violations, 1);
+        }
         talk.settle(&mut world);
         let broken = |text: &String| text.contains(&format!("{:?}", What::Magic));
         assert!(talk.heard[1].iter().any(broken), "{:?}", talk.heard[1]);

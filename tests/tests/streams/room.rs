@@ -186,3 +186,44 @@ fn a_waiting_stream_may_end() {
         assert_eq!(free_rows(&mut world), free);
     }
 }
+
+#[test]
+fn a_slot_that_comes_back_without_the_user_is_given_on_too() {
+    for dual in [false, true] {
+        let mut world = tcp_with(tight, Cut::Whole);
+        let mut talk = Talk::default();
+        let dial = |talk: &mut Talk, world: &mut StreamPair, say: &Say| {
+            let client = Talk::dial_with(world, &own_nexus(dual));
+            talk.settle(world);
+            talk.connections[0] = Some(client);
+            talk.say(world, 0, say);
+            talk.settle(world);
+        };
+        talk.keep[1] = true;
+        let large = Say {
+            inline: 0,
+            gathered: 9000,
+            ..Say::request(1)
+        };
+        dial(&mut talk, &mut world, &large);
+        assert_eq!(talk.waiting[1].len(), 1);
+        dial(&mut talk, &mut world, &Say::one_way(2));
+        for user in 3..15 {
+            talk.say(&mut world, 0, &Say::one_way(user));
+            talk.settle(&mut world);
+        }
+        for user in 15..17 {
+            dial(&mut talk, &mut world, &Say::one_way(user));
+        }
+        assert_eq!(world.sides[1].endpoint.free_rows().rx_slots, 0);
+        assert_eq!(talk.kept[1].len(), 15);
+        dial(&mut talk, &mut world, &Say::one_way(17));
+        assert_eq!(talk.kept[1].len(), 15);
+        // The payload is refused and answered for the user: nobody gives that slot back.
+        let (task, _) = talk.waiting[1].remove(0);
+        world.sides[1].endpoint.refuse(task, 5).unwrap();
+        talk.settle(&mut world);
+        assert_eq!(talk.kept[1].len(), 16);
+        assert_eq!(world.unread(1), 0);
+    }
+}
