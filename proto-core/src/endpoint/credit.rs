@@ -6,7 +6,6 @@
 //! could still have its minimum.
 
 use super::Endpoint;
-use super::quick::Quick;
 use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
@@ -53,6 +52,12 @@ impl Nexus {
         }
         let enough = self.recv_target - have >= batch(self.recv_target);
         enough || self.posted <= self.recv_target / 2 || self.refilling
+    }
+
+    /// Receives to be posted until there are as many as aimed at; only while there are fewer.
+    #[inline(always)]
+    pub(crate) fn receives_missing(&self) -> u16 {
+        self.recv_target - self.posted - self.held.saturating_sub(RESERVE)
     }
 
     /// Receives that the peer may be told of now.
@@ -179,7 +184,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !row.receive_due() {
             return None;
         }
-        let missing = row.recv_target - row.posted - row.held.saturating_sub(RESERVE);
+        let missing = row.receives_missing();
         if !row.refilling && row.recv_target > 1 {
             // The share shrinks as peers join: it is looked at before each batch.
             let target = self.share(n);
@@ -295,29 +300,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
-    /// A posted receive came back: takes it off its queue.
-    #[inline(always)]
-    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
-        let tables = self.0.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        nexus.posted -= 1;
-        self.0.g.transport(nexus.transport).cq_used -= 1;
-        if nexus.rq_head == slot {
-            queue_pop!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free);
-        } else {
-            self.0.unpost_out_of_order(n, slot);
-        }
-    }
-}
-
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// Only a device that flushes out of order needs this.
-    #[cold]
-    #[inline(never)]
-    fn unpost_out_of_order(&mut self, n: u32, slot: u32) {
+    /// A posted receive came back: takes it off its queue.
+    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
         let tables = self.s.tables();
         let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
+        nexus.posted -= 1;
+        self.g.transport(nexus.transport).cq_used -= 1;
+        if nexus.rq_head == slot {
+            queue_pop!(slots, nexus.rq_head, nexus.rq_tail, next_free);
+            return;
+        }
+        // Out of order: only a device that flushes so does this.
         let mut at = nexus.rq_head;
         while at != NONE && slots[at as usize].next_free != slot {
             at = slots[at as usize].next_free;

@@ -13,13 +13,13 @@ mod credit;
 mod direct;
 mod event;
 mod frame;
+mod hot;
 mod info;
 #[cfg(feature = "check")]
 pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;
-mod quick;
 mod receive;
 mod rendezvous;
 mod send;
@@ -31,8 +31,8 @@ pub use cm::ConnectRequest;
 pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
+pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
-pub(crate) use quick::Quick;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -445,7 +445,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        self.quick().free_slot(slot);
+        self.hot().free_slot(slot);
+        if slot < self.g.config.rx_slots {
+            self.offer_slots();
+        }
+        if self.g.slot_waiters > 0 {
+            self.wake_slot_waiters();
+        }
+        self.wake_blocked();
     }
 }
 

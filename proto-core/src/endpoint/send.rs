@@ -134,10 +134,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
-        match self
-            .quick()
-            .plain_submit(kind, connection, message, options)
-        {
+        match self.hot().plain_submit(kind, connection, message, options) {
             Some(id) => Ok(id),
             None => self.submit_any(kind, connection, message, options),
         }
@@ -210,7 +207,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// and cannot READ, `Full`, `BadSlot`.
     #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
-        if self.quick().plain_respond(request, message) {
+        if self.hot().plain_respond(request, message) {
             return Ok(());
         }
         self.respond_any(request, message)
@@ -291,8 +288,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
     #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
-        if self.quick().plain_release(task) {
-            self.offer_slots();
+        if self.hot().plain_release(task) {
             return Ok(());
         }
         self.release_any(task)
