@@ -300,7 +300,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(first) = portals.iter().next() {
                     self.session_input(s, Input::SetupPortals);
                     portal.set(c, first, true);
-                    return Ok(Keep::No);
+                    // The user gets it with the connection that is made there.
+                    return Ok(self.keep_private(c, slot, response, private.len()));
                 }
                 self.session_input(s, Input::SetupAccepted);
                 let keep = self.keep_private(c, slot, response, private.len());
