@@ -158,11 +158,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         request: &Request<'_>,
     ) -> Result<Keep, Violation> {
         if !self.nexus(n).server {
-            return Err(Violation::new(
-                What::UnexpectedKind,
-                4,
-                request.kind.word().into(),
-            ));
+            let word = request.kind.word().into();
+            return Err(Violation::new(What::UnexpectedKind, 4, word));
         }
         if !matches!(
             self.nexus(n).state,
