@@ -6,7 +6,7 @@
 //! who waits for one), `list` (the lists that sockets are in).
 //!
 //! Frames of one transport connection are handed on in the order of the control or single stream,
-//! each with its data: one that waits for data holds back those behind it.
+//! each with its data: one that waits for data holds back those behind it, but for keepalive.
 
 mod assembly;
 #[cfg(feature = "check")]

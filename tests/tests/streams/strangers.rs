@@ -362,3 +362,43 @@ fn there_is_nothing_to_reconnect_to() {
             .all(|e| !matches!(e, Event::SessionRequest { .. }))
     );
 }
+
+#[test]
+fn only_the_same_address_makes_a_pair() {
+    let mut world = tcp(Cut::Whole);
+    let free = free_rows(&mut world);
+    let control = hello(SocketKind::Control, 101);
+    world.stranger("10.0.0.9:100", &control).unwrap();
+    for host in 10..35 {
+        let address = format!("10.0.0.{host}:101");
+        world
+            .stranger(&address, &hello(SocketKind::Data, 100))
+            .unwrap();
+    }
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses);
+    world
+        .stranger("10.0.0.9:101", &hello(SocketKind::Data, 100))
+        .unwrap();
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses - 1);
+    while world.advance() {}
+    assert_eq!(free_rows(&mut world), free);
+}
+
+#[test]
+fn the_youngest_of_two_with_one_address_is_the_one_that_lives() {
+    let mut world = tcp(Cut::Whole);
+    let free = free_rows(&mut world);
+    let control = hello(SocketKind::Control, 101);
+    let gone = world.stranger("10.0.0.9:100", &control).unwrap();
+    let lives = [control, setup_request(0)].concat();
+    let lives = world.stranger("10.0.0.9:100", &lives).unwrap();
+    let data = hello(SocketKind::Data, 100);
+    world.stranger("10.0.0.9:101", &data).unwrap();
+    // The one that is gone is noticed, and takes nobody with it.
+    assert_eq!(world.unread(1), 0);
+    world.stranger_leaves(gone);
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses - 1);
+    assert!(world.open(lives));
+    while world.advance() {}
+    assert_eq!(free_rows(&mut world), free);
+}
