@@ -270,8 +270,8 @@ fn control_frames_keep_their_place_among_messages() {
     };
     for dual in [false, true] {
         for seed in 0..30 {
-            let mut world = tcp_with(careful, Cut::random(seed, 200));
-            world.data_first = seed % 2 == 0;
+            let mut world = tcp_with(careful, Cut::random(seed, [200, 9000][seed as usize % 2]));
+            world.data_first = seed % 4 > 1;
             let free = free_rows(&mut world);
             let mut talk = Talk::open(&mut world, dual);
             for user in 0..20 {
@@ -287,9 +287,42 @@ fn control_frames_keep_their_place_among_messages() {
             for i in 0..2 {
                 assert_eq!(talk.count(i, "one-way"), 20, "{:#?}", talk.heard);
                 assert_eq!(world.sides[i].endpoint.counters().violations, 0);
+                let credits = |frame: &&Vec<u8>| frame[4..8] == 0x1002u32.to_be_bytes();
+                assert!(world.sides[i].sent.iter().filter(credits).count() > 2);
             }
             talk.close(&mut world, 0);
             assert_eq!(free_rows(&mut world), free);
         }
+    }
+}
+
+#[test]
+fn a_control_frame_waits_for_the_data_of_the_message_before_it() {
+    let careful = |i| Config {
+        flow_control: true,
+        depth_messages: 4,
+        depth_bytes: 4000,
+        ..config(i)
+    };
+    for cut in [Cut::Whole, Cut::Every(9)] {
+        let mut world = tcp_with(careful, cut);
+        let mut talk = Talk::open(&mut world, true);
+        let info = world.sides[1].endpoint.info(talk.connections[1].unwrap());
+        let data = world.ends(1, info.unwrap().nexus)[1];
+        world.hold_back(1, data);
+        talk.say(&mut world, 0, &Say::one_way(1));
+        for user in 0..4 {
+            talk.say(&mut world, 1, &Say::one_way(user));
+        }
+        talk.settle(&mut world);
+        assert_eq!(talk.count(0, "one-way"), 4);
+        let credits = |frame: &Vec<u8>| frame[4..8] == 0x1002u32.to_be_bytes();
+        assert!(world.sides[0].sent.iter().any(credits));
+        assert_eq!(talk.count(1, "one-way"), 0);
+        world.let_flow(1);
+        world.resume();
+        talk.settle(&mut world);
+        assert_eq!(talk.count(1, "one-way 1"), 1, "{:?}", talk.heard);
+        assert_eq!(world.sides[1].endpoint.counters().violations, 0);
     }
 }

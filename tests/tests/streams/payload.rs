@@ -599,3 +599,32 @@ fn a_payload_that_takes_long_is_a_sign_of_life() {
         }
     }
 }
+
+#[test]
+fn keepalive_passes_a_payload_whose_user_thinks() {
+    let second = std::time::Duration::from_secs(1);
+    let patient = |i| Config {
+        keepalive: Some(Keepalive {
+            time: second,
+            interval: second,
+            probes: 3,
+        }),
+        provide_timeout: 100 * second,
+        ..config(i)
+    };
+    for cut in [Cut::Whole, Cut::Every(7)] {
+        let mut world = tcp_with(patient, cut);
+        let mut talk = Talk::open(&mut world, true);
+        talk.keep[1] = true;
+        talk.say(&mut world, 0, &large_request(1));
+        talk.settle(&mut world);
+        let start = world.now;
+        while world.now.since(start) < 60 * second {
+            assert!(world.advance());
+            talk.settle(&mut world);
+        }
+        assert_eq!(talk.count(0, "closed") + talk.count(1, "closed"), 0);
+        talk.let_go(&mut world, 1);
+        assert_eq!(talk.count(0, "response 1"), 1, "{:?}", talk.heard);
+    }
+}
