@@ -80,7 +80,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 248 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 232 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 240 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 432 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 432 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -91,7 +91,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 248 + 96 + 232 + 4 × 16 = 640 bytes. The slots' own bytes are the
+//! connection of its own takes 248 + 96 + 240 + 4 × 16 = 648 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -140,7 +140,7 @@ pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
-pub use output::{Access, ConnectParams, Control, Work};
+pub use output::{Access, ConnectParams, Control, PrivateData, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;
 pub use time::Instant;

@@ -55,7 +55,7 @@ impl Pool {
         self.free
     }
     /// Takes a row; its content is what the last user left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take<R: Row>(&mut self, rows: &mut [R]) -> Option<u32> {
         let index = if self.head != NONE {
             let index = self.head;
@@ -71,7 +71,7 @@ impl Pool {
         Some(index)
     }
     /// Gives a row back and ends the life of its id.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give<R: Row>(&mut self, rows: &mut [R], index: u32) {
         let row = &mut rows[index as usize];
         *row.generation() = row.generation().wrapping_add(1);
@@ -115,7 +115,8 @@ macro_rules! queue_push {
 }
 pub(crate) use queue_push;
 
-/// Takes the first row off a queue that is not empty.
+/// Takes the first row off a queue that is not empty. The tail of an empty queue means nothing:
+/// who takes a row by hand need not reset it.
 macro_rules! queue_pop {
     ($rows:expr, $head:expr, $tail:expr, $link:ident) => {{
         let index = $head;

@@ -221,16 +221,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             uri: setup.uri.as_bytes(),
             private: setup.private,
         };
-        self.with_setup_slot(slots, |buf| payload.encode(buf))
+        self.with_setup_slot(false, slots, |buf| payload.encode(buf))
     }
 
     /// Takes a slot and has a session payload written behind its headroom.
     pub(crate) fn with_setup_slot(
         &mut self,
+        answer: bool,
         slots: &mut impl Slots,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
     ) -> Result<(u32, u16), CommandError> {
-        let slot = self.take_user_slot()?;
+        // An answer to a session is the protocol's business: it must not wait for messages.
+        let slot = match answer {
+            true => self.take_answer_slot()?,
+            false => self.take_user_slot()?,
+        };
         let at = self.g.config.headroom();
         // The frame's own headers count against the buffer size.
         let room = self.g.config.buffer_size as usize - 100;
@@ -369,7 +374,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         payload: &SessionSetupResponse<'_>,
         slots: &mut impl Slots,
     ) -> Result<(), CommandError> {
-        let (slot, len) = self.with_setup_slot(slots, |buf| payload.encode(buf))?;
+        let (slot, len) = self.with_setup_slot(true, slots, |buf| payload.encode(buf))?;
         let row = self.connection(c);
         row.setup_slot = slot;
         row.setup_len = len;

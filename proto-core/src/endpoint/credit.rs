@@ -6,7 +6,6 @@
 //! could still have its minimum.
 
 use super::Endpoint;
-use super::quick::Quick;
 use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
@@ -53,6 +52,12 @@ impl Nexus {
         }
         let enough = self.recv_target - have >= batch(self.recv_target);
         enough || self.posted <= self.recv_target / 2 || self.refilling
+    }
+
+    /// Receives to be posted until there are as many as aimed at; only while there are fewer.
+    #[inline(always)]
+    pub(crate) fn receives_missing(&self) -> u16 {
+        self.recv_target - self.posted - self.held.saturating_sub(RESERVE)
     }
 
     /// Receives that the peer may be told of now.
@@ -112,7 +117,7 @@ const fn batch(target: u16) -> u16 {
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
-    pub(crate) fn receives_fit(&mut self) -> Result<(), Reason> {
+    pub(crate) fn receives_fit(&mut self, transport: u8) -> Result<(), Reason> {
         let need = u32::from(self.g.config.min_grant + SLACK + RESERVE);
         let have = self
             .g
@@ -127,6 +132,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 need,
                 have,
             });
+        }
+        // Each needs completions for its receives and for control frames.
+        let need = need + 4;
+        let depth = self.transport(transport).limits.cq_depth;
+        let have = depth.saturating_sub(self.g.receiving.saturating_mul(need));
+        if have < need {
+            self.trace.mark("peer refused for lack of receives");
+            let what = Resource::Completions;
+            return Err(Reason::NoResources { what, need, have });
         }
         Ok(())
     }
@@ -170,7 +184,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !row.receive_due() {
             return None;
         }
-        let missing = row.recv_target - row.posted - row.held.saturating_sub(RESERVE);
+        let missing = row.receives_missing();
         if !row.refilling && row.recv_target > 1 {
             // The share shrinks as peers join: it is looked at before each batch.
             let target = self.share(n);
@@ -187,11 +201,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let transport = self.nexus(n).transport;
         let state = self.transport(transport);
         if state.cq_used >= state.limits.cq_depth {
+            self.await_slot(n);
             return None;
         }
         let tables = self.s.tables();
         let Some(slot) = self.g.rx_slots.take(tables.slots) else {
             self.trace.mark("receives shrunk for a new peer");
+            self.await_slot(n);
             return None;
         };
         let tables = self.s.tables();
@@ -276,36 +292,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         // A peer that cannot send data must hear of credits in any case. Otherwise only frames that
         // are no NOPs are answered so, or two idle peers would never stop. As a NOP grants all there
-        // is, at least 4, the one credit that it takes itself never makes the other side owe one.
-        let starved = row.granted < DATA_CREDITS;
+        // is, the one credit that it takes itself never makes the other side owe one, unless there
+        // is so little that the peer cannot send data anyway: then it is not told.
+        let starved = row.granted < DATA_CREDITS && row.granted + row.grantable() > DATA_CREDITS;
         let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
         (starved || few) && row.grantable() > 0
     }
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
-    /// A posted receive came back: takes it off its queue.
-    #[inline(always)]
-    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
-        let tables = self.0.s.tables();
-        let nexus = &mut tables.nexuses[n as usize];
-        nexus.posted -= 1;
-        self.0.g.transport(nexus.transport).cq_used -= 1;
-        if nexus.rq_head == slot {
-            queue_pop!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free);
-        } else {
-            self.0.unpost_out_of_order(n, slot);
-        }
-    }
-}
-
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// Only a device that flushes out of order needs this.
-    #[cold]
-    #[inline(never)]
-    fn unpost_out_of_order(&mut self, n: u32, slot: u32) {
+    /// A posted receive came back: takes it off its queue.
+    pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
         let tables = self.s.tables();
         let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
+        nexus.posted -= 1;
+        self.g.transport(nexus.transport).cq_used -= 1;
+        if nexus.rq_head == slot {
+            queue_pop!(slots, nexus.rq_head, nexus.rq_tail, next_free);
+            return;
+        }
+        // Out of order: only a device that flushes so does this.
         let mut at = nexus.rq_head;
         while at != NONE && slots[at as usize].next_free != slot {
             at = slots[at as usize].next_free;

@@ -1,7 +1,6 @@
 //! What the user hears, made from the state when polled.
 
-use super::Endpoint;
-use super::quick::Quick;
+use super::{Endpoint, Hot};
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
@@ -9,6 +8,7 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
+use crate::state::task::State;
 use crate::storage::Storage;
 use crate::table::queue_pop;
 use crate::trace::Trace;
@@ -26,7 +26,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
+        if !rare && let Some(event) = self.plain_event() {
+            return Some(event);
+        }
         self.event_due(rare)
+    }
+
+    #[inline(never)]
+    fn plain_event(&mut self) -> Option<Event> {
+        self.hot().plain_event()
     }
 
     #[inline(never)]
@@ -35,15 +43,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Some(event);
         }
         loop {
-            let q = &mut self.g.connection_events;
-            if q.is_empty() {
+            if self.g.connection_events.is_empty() {
                 return None;
             }
             let rows = self.s.tables().connections;
+            let q = &mut self.g.connection_events;
             let c = queue_pop!(rows, q.head, q.tail, event_next);
             rows[c as usize].in_events = false;
-            let event = self.quick().plain_event(c);
-            let event = event.or_else(|| self.connection_event_due(c));
+            let event = self.connection_event_due(c);
             if event.is_some() {
                 return event;
             }
@@ -59,7 +66,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Puts a connection in the round of those with events.
     pub(crate) fn mark_events(&mut self, c: u32) {
-        self.quick().mark_events(c);
+        self.hot().mark_events(c);
     }
 
     fn poll_session_event(&mut self) -> Option<Event> {
@@ -454,32 +461,84 @@ fn outcome(t: u32, task: &Task) -> Event {
     }
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
-    /// The next event of a connection that was taken off the round, if it is a message's main one
+impl<T: Trace> Hot<'_, T> {
+    /// The next event of the connection that is first in the round, if it is a message's main one
     /// and nothing but the message's end follows from it. `None`: it is not, and nothing changed.
     #[inline(always)]
-    fn plain_event(&mut self, c: u32) -> Option<Event> {
-        let tables = self.0.s.tables();
-        let row = &mut tables.connections[c as usize];
+    fn plain_event(&mut self) -> Option<Event> {
+        let c = self.g.connection_events.head;
+        let row = &self.connections[c as usize];
         let t = row.ev_head;
         if t == NONE || !row.events.is_empty() {
             return None;
         }
-        let task = &mut tables.tasks[t as usize];
+        let task = &self.tasks[t as usize];
         let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
-        let ending = matches!(task.ending, Ending::Open | Ending::Good);
-        if task.events != TaskEvents::MAIN || task.flags.intersects(later) || !ending {
+        if task.events != TaskEvents::MAIN || task.flags.intersects(later) {
             return None;
         }
-        let event = main_event(c, row, t, task)?;
+        let incoming = task.flags.contains(TaskFlags::INCOMING);
+        let answer = task.kind == Kind::MsgReq && !incoming && task.direct == Direct::No;
+        match task.ending {
+            Ending::Open if incoming => {
+                self.take_event(c, t);
+                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
+                Some(received(c, row, t, task))
+            }
+            Ending::Good if answer && task.flags.contains(TaskFlags::USER) => {
+                self.take_event(c, t);
+                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
+                Some(good(row, t, task))
+            }
+            Ending::Good if incoming && self.ends_with_its_event(t) => {
+                let (user, task) = (task.user, TaskId::new(t, task.generation));
+                self.take_event(c, t);
+                self.unlink_task(t);
+                self.free_incoming(t);
+                Some(Event::Sent {
+                    task,
+                    user,
+                    buffers_returned: true,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an answered request's row is over with its event, and nobody waits for its slot.
+    #[inline(always)]
+    fn ends_with_its_event(&self, t: u32) -> bool {
+        let task = &self.tasks[t as usize];
+        let held = TaskFlags::USER
+            | TaskFlags::LINGERS
+            | TaskFlags::PEER_HOLDS
+            | TaskFlags::QUEUED
+            | TaskFlags::HELD_BACK
+            | TaskFlags::ORPHAN
+            | TaskFlags::OWES_RETURN;
+        let long = (task.out.extent & task.into.extent) != NONE;
+        task.state == State::Ended
+            && task.work == 0
+            && !task.flags.intersects(held)
+            && !long
+            && (task.slot & task.answer) == NONE
+            && !self.g.anyone_waits()
+    }
+
+    /// Takes a message's last event off its connection's list, and the connection off the round,
+    /// to whose end it goes if it has more.
+    #[inline(always)]
+    fn take_event(&mut self, c: u32, t: u32) {
+        let task = &mut self.tasks[t as usize];
         task.events = TaskEvents::empty();
         task.flags.remove(TaskFlags::EVENTS);
+        let row = &mut self.connections[c as usize];
         row.ev_head = task.event_next;
-        self.try_free(t);
-        if self.connection(c).ev_head != NONE || !self.connection(c).events.is_empty() {
+        row.in_events = false;
+        self.g.connection_events.head = row.event_next;
+        if row.ev_head != NONE {
             self.mark_events(c);
         }
-        Some(event)
     }
 }
 

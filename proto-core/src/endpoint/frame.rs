@@ -48,12 +48,29 @@ pub(super) const RESPONSE: ResponseFields = ResponseFields {
 };
 
 /// One frame in the making.
-struct Layout {
+pub(super) struct Layout {
     slot: u32,
     start: usize,
     /// Bytes of the head, up to where a second stream takes over.
     head_end: usize,
     end: usize,
+}
+
+impl Layout {
+    /// Headers end at `split`: on two streams what follows goes on the data stream.
+    pub(super) fn new(framing: Framing, slot: u32, start: usize, split: usize, end: usize) -> Self {
+        let head_end = if framing == Framing::TcpDual {
+            split
+        } else {
+            end
+        };
+        Self {
+            slot,
+            start,
+            head_end,
+            end,
+        }
+    }
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -228,49 +245,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let framing = self.nexus(n).framing;
         let header_len = payload.1;
         let bytes = slots.slot_mut(SlotId(slot));
+        let numbers = (sn, ack_sn, credits);
         let start = if kind.is_request() {
-            let head = RequestFields {
-                sn,
-                ack_sn,
-                credits,
-                ltid: own,
-                header_len,
-                ..REQUEST
-            };
-            let none = core::iter::empty();
-            encode_request(
-                bytes,
-                at,
-                framing,
-                kind,
-                &session,
-                &head,
-                none.clone(),
-                none,
-                true,
-            )
+            control_request(bytes, at, framing, kind, &session, numbers, own, header_len)
         } else {
             let head = ResponseFields {
-                sn,
-                ack_sn,
-                credits,
                 rtid,
                 ltid: own,
                 header_len,
-                ..RESPONSE
+                ..numbered(numbers)
             };
             let list = ResponseList::none();
             encode_response(bytes, at, framing, kind, &session, &head, list, true)
         };
-        let end = at + usize::from(header_len);
         // On two streams even the payload of a control frame goes on the data stream.
-        let head_end = if framing == Framing::TcpDual { at } else { end };
-        let layout = Layout {
-            slot,
-            start,
-            head_end,
-            end,
-        };
+        let end = at + usize::from(header_len);
+        let layout = Layout::new(framing, slot, start, at, end);
         let fence = matches!(kind, Kind::FinReq | Kind::FinRsp);
         let entry = WorkEntry {
             kind: WorkKind::Frame(kind),
@@ -349,16 +339,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.credits_bytes = core::mem::take(&mut row.owed_bytes);
     }
 
-    #[inline]
-    fn number_response(&mut self, c: u32, session: &mut SessionFields) {
-        let row = self.connection(c);
-        session.sn = row.rsp_sn;
-        row.rsp_sn = row.rsp_sn.wrapping_add(1);
-        session.ack_sn = row.rsp_expected.wrapping_sub(1);
-        session.credits_msgs = core::mem::take(&mut row.owed_messages);
-        session.credits_bytes = core::mem::take(&mut row.owed_bytes);
-    }
-
     /// MSG_REQ or ONE_WAY_REQ. `None` when the message fits no frame of this peer: it failed.
     pub(crate) fn request_frame(
         &mut self,
@@ -405,52 +385,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             data_len,
             ..REQUEST
         };
-        let counts_data = task.slot_data > 0 || task.out.count == 0;
         let (kind, prompt) = (task.kind, task.flags.contains(TaskFlags::PROMPT));
-        let (out, into) = (task.out, task.into);
-        let real = mode.in_op == Op::Write;
-        let offered = if mode.offer { into.count } else { 0 };
-        let tables = self.s.tables();
-        let in_sges = Sges {
-            list: &into,
-            extents: tables.extents,
-            at: 0,
-            count: offered,
-            real,
-        };
-        let count = if inline { 0 } else { out.count };
-        let out_sges = Sges {
-            list: &out,
-            extents: tables.extents,
-            at: 0,
-            count,
-            real: true,
-        };
         let bytes = slots.slot_mut(SlotId(slot));
-        let start = encode_request(
-            bytes,
-            at,
-            framing,
-            kind,
-            &session,
-            &head,
-            in_sges,
-            out_sges,
-            counts_data,
-        );
+        let start = self.encode_task(t, bytes, kind, framing, &session, &head, &mode);
         let in_slot = at + usize::from(header_len);
-        let task = self.task(t);
-        let end = in_slot + task.slot_data as usize;
-        let layout = Layout {
-            slot,
-            start,
-            head_end: if framing == Framing::TcpDual {
-                in_slot
-            } else {
-                end
-            },
-            end,
-        };
+        let end = in_slot + self.task(t).slot_data as usize;
+        let layout = Layout::new(framing, slot, start, in_slot, end);
         let data = self.request_data(n, t, &mode);
         self.task_input(t, Input::Post);
         self.task(t).work += 1;
@@ -461,6 +401,51 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.g.counters.requests_sent += 1;
         Some(self.send_work(n, &layout, entry, data, prompt, false))
+    }
+
+    /// Writes a request's headers with the lists of its task.
+    #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
+    fn encode_task(
+        &mut self,
+        t: u32,
+        bytes: &mut [u8],
+        kind: Kind,
+        framing: Framing,
+        session: &SessionFields,
+        head: &RequestFields,
+        mode: &RequestMode,
+    ) -> usize {
+        let at = self.g.config.headroom();
+        let tables = self.s.tables();
+        let task = &tables.tasks[t as usize];
+        let counts_data = task.slot_data > 0 || task.out.count == 0;
+        let real = mode.in_op == Op::Write;
+        let offered = if mode.offer { task.into.count } else { 0 };
+        let read = if mode.out_op == Op::Send {
+            0
+        } else {
+            task.out.count
+        };
+        let list = |list, count, real| Sges {
+            list,
+            extents: tables.extents,
+            at: 0,
+            count,
+            real,
+        };
+        let in_sges = list(&task.into, offered, real);
+        let out_sges = list(&task.out, read, true);
+        encode_request(
+            bytes,
+            at,
+            framing,
+            kind,
+            session,
+            head,
+            in_sges,
+            out_sges,
+            counts_data,
+        )
     }
 
     /// The segments that go out with the frame: gathered behind it, or on a stream the raw bytes
@@ -531,191 +516,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
-    /// How a response's data travels.
-    pub(crate) fn response_op(&mut self, t: u32, header_len: u16, n_out: u16, data: u64) -> Op {
-        let task = self.task(t);
-        let (n, offered, force) = (
-            task.nexus,
-            task.offer_count,
-            task.flags.contains(TaskFlags::FORCE_WRITE),
-        );
-        // An offer that is too small is of no use; where the requester can READ, it does.
-        let write = task.offer_write && task.offer_total >= data;
-        let row = self.nexus(n);
-        let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
-        let max_sge = self.transport(transport).limits.max_sge;
-        let rdma = framing == Framing::Rdma;
-        let head = response_head_len(framing, Op::Send, 0) + 16 * usize::from(offered);
-        let total = head as u64 + u64::from(header_len) + data;
-        let inline = !force && (!rdma || n_out < max_sge) && total < frame_max.into();
-        if data == 0 || inline {
-            Op::Send
-        } else if write || !rdma {
-            Op::Write
-        } else {
-            Op::Read
-        }
-    }
-
-    /// A receipt without a response.
-    pub(crate) fn receipt_frame(
-        &mut self,
-        n: u32,
-        c: u32,
-        t: u32,
-        slot: u32,
-        slots: &mut impl Slots,
-    ) -> Work {
-        let row = self.task(t);
-        row.flags.insert(TaskFlags::RECEIPT_DONE);
-        let code = row.receipt_code;
-        self.response_class(n, c, t, slot, SessionFlags::RECEIPT_FIRST, code, slots)
-    }
-
-    /// MSG_RSP.
-    pub(crate) fn response_frame(
-        &mut self,
-        n: u32,
-        c: u32,
-        t: u32,
-        slots: &mut impl Slots,
-    ) -> Work {
-        let row = self.task(t);
-        let mut flags = SessionFlags::RECEIPT_LAST;
-        let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
-        if row.flags.intersects(receipt) && !row.flags.contains(TaskFlags::RECEIPT_DONE) {
-            row.flags.insert(TaskFlags::RECEIPT_DONE);
-            flags |= SessionFlags::RECEIPT_FIRST;
-            self.trace.mark("receipt joined to response");
-        }
-        let row = self.task(t);
-        flags.set(
-            SessionFlags::IMM_SEND_COMP,
-            row.flags.contains(TaskFlags::PROMPT),
-        );
-        let joined = flags.contains(SessionFlags::RECEIPT_FIRST);
-        let (slot, code) = (row.slot, if joined { row.receipt_code } else { 0 });
-        self.response_class(n, c, t, slot, flags, code, slots)
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one frame's parts")]
-    fn response_class(
-        &mut self,
-        n: u32,
-        c: u32,
-        t: u32,
-        slot: u32,
-        flags: SessionFlags,
-        receipt_result: u32,
-        slots: &mut impl Slots,
-    ) -> Work {
-        let real = flags.contains(SessionFlags::RECEIPT_LAST);
-        if real {
-            self.take_app_credits(c, t);
-            self.owe_for_request(c, t);
-        }
-        let mut session = SessionFields {
-            flags,
-            receipt_result,
-            ..SessionFields::default()
-        };
-        self.number_response(c, &mut session);
-        session.dest_session = self.connection(c).peer_session;
-        let (sn, ack_sn, credits) = self.nexus(n).number();
-        let at = self.g.config.headroom();
-        let framing = self.nexus(n).framing;
-        let task = self.task(t);
-        session.serial = task.serial;
-        let kind = if task.kind == Kind::MsgReq {
-            Kind::MsgRsp
-        } else {
-            Kind::OneWayRsp
-        };
-        let (header_len, slot_data) = if real {
-            (task.header_len, task.slot_data)
-        } else {
-            (0, 0)
-        };
-        let data = if real {
-            u64::from(slot_data) + task.out.total
-        } else {
-            0
-        };
-        let (n_out, status) = (task.out.count, task.status);
-        let mut head = ResponseFields {
-            sn,
-            ack_sn,
-            credits,
-            rtid: task.peer_tid,
-            ltid: tid::of_task(t, task.generation),
-            status: if real { status } else { 0 },
-            header_len,
-            ..RESPONSE
-        };
-        let op = if real {
-            self.response_op(t, header_len, n_out, data)
-        } else {
-            Op::Send
-        };
-        head.op = op;
-        head.data_len = if op == Op::Read { 0 } else { data };
-        let task = self.task(t);
-        let counts_data = slot_data > 0 || n_out == 0;
-        let start = if op == Op::Send {
-            let bytes = slots.slot_mut(SlotId(slot));
-            let list = ResponseList::none();
-            encode_response(bytes, at, framing, kind, &session, &head, list, counts_data)
-        } else {
-            task.read_response = op == Op::Read;
-            self.large_response(n, t, slot, at, kind, &session, &head, slots)
-        };
-        let in_slot = at + usize::from(header_len);
-        let end = in_slot + slot_data as usize;
-        let head_end = if framing == Framing::TcpDual {
-            in_slot
-        } else {
-            end
-        };
-        let layout = Layout {
-            slot,
-            start,
-            head_end,
-            end,
-        };
-        let follows = real && n_out > 0 && (op == Op::Send || framing != Framing::Rdma);
-        let data = if follows {
-            let len = self.task(t).out.total;
-            SegmentSpan {
-                task: t,
-                list: ListKind::Out,
-                skip: 0,
-                len,
-            }
-        } else {
-            SegmentSpan::EMPTY
-        };
-        let entry = if real {
-            self.task_input(t, Input::Post);
-            self.task(t).work += 1;
-            WorkEntry {
-                kind: WorkKind::Frame(kind),
-                task: t,
-                ..WorkEntry::VACANT
-            }
-        } else {
-            WorkEntry {
-                kind: WorkKind::Receipt,
-                slot,
-                ..WorkEntry::VACANT
-            }
-        };
-        self.g.counters.responses_sent += 1;
-        let prompt = flags.contains(SessionFlags::IMM_SEND_COMP);
-        self.send_work(n, &layout, entry, data, prompt, false)
-    }
-
     #[inline]
-    fn send_work(
+    pub(super) fn send_work(
         &mut self,
         n: u32,
         layout: &Layout,
@@ -835,3 +637,47 @@ impl Iterator for Sges<'_> {
 }
 
 impl ExactSizeIterator for Sges<'_> {}
+
+/// A response header with the numbers of its transport and nothing else.
+pub(super) fn numbered((sn, ack_sn, credits): (u16, u16, u16)) -> ResponseFields {
+    ResponseFields {
+        sn,
+        ack_sn,
+        credits,
+        ..RESPONSE
+    }
+}
+
+/// Headers of a control request.
+#[allow(clippy::too_many_arguments, reason = "one frame's parts")]
+fn control_request(
+    bytes: &mut [u8],
+    at: usize,
+    framing: Framing,
+    kind: Kind,
+    session: &SessionFields,
+    (sn, ack_sn, credits): (u16, u16, u16),
+    ltid: u32,
+    header_len: u16,
+) -> usize {
+    let head = RequestFields {
+        sn,
+        ack_sn,
+        credits,
+        ltid,
+        header_len,
+        ..REQUEST
+    };
+    let none = core::iter::empty();
+    encode_request(
+        bytes,
+        at,
+        framing,
+        kind,
+        session,
+        &head,
+        none.clone(),
+        none,
+        true,
+    )
+}

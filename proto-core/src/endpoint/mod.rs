@@ -5,6 +5,7 @@
 //! user), `work` and `frame` (work requests, when polled), `receive` and `message` (frames from
 //! peers), `credit` (receives and credits), `event` (what the user hears), `time` (deadlines).
 
+mod answer;
 mod cm;
 mod commands;
 mod connection;
@@ -12,13 +13,13 @@ mod credit;
 mod direct;
 mod event;
 mod frame;
+mod hot;
 mod info;
 #[cfg(feature = "check")]
 pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;
-mod quick;
 mod receive;
 mod rendezvous;
 mod send;
@@ -30,8 +31,8 @@ pub use cm::ConnectRequest;
 pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
+pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
-pub(crate) use quick::Quick;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -132,6 +133,8 @@ pub(crate) struct Globals {
     pub(crate) listen_failed: bool,
     /// Send slots that only frames of the protocol may take.
     pub(crate) tx_reserve: u32,
+    /// Send slots on top of the reserve that only answers may take.
+    pub(crate) tx_answers: u32,
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
@@ -252,6 +255,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             listeners_due: false,
             listen_failed: false,
             tx_reserve: (tx / 4).clamp(2, 64),
+            tx_answers: (tx / 4).clamp(1, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
             blocked: Queue::EMPTY,
@@ -419,18 +423,36 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Some(slot)
     }
 
-    /// Takes a send slot for a user, leaving the reserve alone.
+    /// Takes a send slot for a user's request, leaving alone what is kept for answers and for the
+    /// protocol: requests that wait for credits must not keep the peer's from being answered.
     pub(crate) fn take_user_slot(&mut self) -> Result<u32, CommandError> {
-        if self.g.tx_slots.free() <= self.g.tx_reserve {
-            return Err(CommandError::Full(Resource::SendSlots));
+        let kept = self.g.tx_reserve + self.g.tx_answers;
+        self.take_slot_above(kept)
+    }
+
+    /// Takes a send slot for an answer, leaving the protocol's reserve alone.
+    pub(crate) fn take_answer_slot(&mut self) -> Result<u32, CommandError> {
+        self.take_slot_above(self.g.tx_reserve)
+    }
+
+    fn take_slot_above(&mut self, kept: u32) -> Result<u32, CommandError> {
+        let full = CommandError::Full(Resource::SendSlots);
+        if self.g.tx_slots.free() <= kept {
+            return Err(full);
         }
-        self.take_frame_slot()
-            .ok_or(CommandError::Full(Resource::SendSlots))
+        self.take_frame_slot().ok_or(full)
     }
 
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
-        self.quick().free_slot(slot);
+        self.hot().free_slot(slot);
+        if slot < self.g.config.rx_slots {
+            self.offer_slots();
+        }
+        if self.g.slot_waiters > 0 {
+            self.wake_slot_waiters();
+        }
+        self.wake_blocked();
     }
 }
 
@@ -441,7 +463,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     let slot = config.headroom() as u64 + u64::from(config.buffer_size);
     at_least("slot_size", config.slot_size.into(), slot.max(4096))?;
     at_least("rx_slots", config.rx_slots.into(), 4)?;
-    at_least("tx_slots", config.tx_slots.into(), 4)?;
+    at_least("tx_slots", config.tx_slots.into(), 8)?;
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 4)?;

@@ -2,35 +2,74 @@
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
 use super::Endpoint;
-use crate::entries::{Ending, TaskEvents, TaskFlags, WorkKind};
+use crate::entries::{ConnectionEvents, Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::mutant::mutated;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_pop;
+use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub(crate) fn task_input(&mut self, t: u32, input: Input) -> Action {
-        self.quick().task_input(t, input)
+        self.hot().task_input(t, input)
     }
 
     /// Puts a task in its connection's list of all tasks.
     pub(crate) fn link_task(&mut self, c: u32, t: u32) {
-        self.quick().link_task(c, t);
+        self.hot().link_task(c, t);
     }
 
     /// Puts a task in its connection's list of events.
     pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
-        self.quick().task_event(t, event);
+        self.hot().task_event(t, event);
     }
 
     /// Gives a message its one outcome.
     pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
-        self.quick().finish(t, ending);
+        let row = self.task(t);
+        // A payload that nobody asks for any more.
+        row.events.remove(TaskEvents::WAITING);
+        let (c, timed, flags) = (row.connection, row.timer != NONE, row.flags);
+        if timed {
+            self.disarm(Timer::Task(t));
+        }
+        self.hot().finish(t, ending);
+        if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
+            self.queue_has_room(c);
+        }
+        if !self.task(t).flags.contains(TaskFlags::EVENTS) {
+            self.try_free(t);
+        }
+    }
+
+    fn queue_has_room(&mut self, c: u32) {
+        let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
+        let row = self.connection(c);
+        if row.queued_messages < messages_max && row.queued_bytes < bytes_max {
+            row.wants_writable = false;
+            self.connection_event(c, ConnectionEvents::WRITABLE);
+        }
+    }
+
+    /// A task or slot is free: the first user in line hears of it.
+    pub(crate) fn wake_blocked(&mut self) {
+        if self.g.blocked.is_empty() {
+            return;
+        }
+        let kept = self.g.tx_reserve + self.g.tx_answers;
+        if self.g.tx_slots.free() <= kept || self.g.tasks.free() == 0 {
+            return;
+        }
+        let t = self.s.tables();
+        let q = &mut self.g.blocked;
+        let c = queue_pop!(t.connections, q.head, q.tail, blocked_next);
+        t.connections[c as usize].in_blocked = false;
+        self.connection_event(c, ConnectionEvents::WRITABLE);
     }
 
     /// Takes a connection out of the line before its row is freed.
@@ -66,13 +105,37 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
             WorkKind::Receipt => {}
             WorkKind::Frame(_) if good => {
-                self.quick().frame_done(t);
+                self.frame_done(t);
             }
             // The nexus goes down with a bad status, and the message with its connection.
             WorkKind::Frame(_) => {}
         }
         self.maybe_return(t);
         self.try_free(t);
+    }
+
+    /// A message's frame is out.
+    fn frame_done(&mut self, t: u32) {
+        let row = self.task(t);
+        let slot = core::mem::replace(&mut row.slot, NONE);
+        let waits = match row.kind {
+            Kind::OneWayReq => row
+                .flags
+                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
+            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
+            _ => true,
+        };
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        let input = if waits {
+            Input::SendDoneHeld
+        } else {
+            Input::SendDone
+        };
+        if self.task_input(t, input) == Action::Complete {
+            self.finish(t, Ending::Good);
+        }
     }
 
     /// A message that was not posted yet never will be.
@@ -146,7 +209,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn orphan_now(&mut self, t: u32) {
-        self.quick().unlink_task(t);
+        self.hot().unlink_task(t);
         let row = self.task(t);
         row.flags.insert(TaskFlags::ORPHAN);
         row.flags.remove(TaskFlags::ORPHAN_LATER);
@@ -191,12 +254,46 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Ends a task's row when nothing refers to it any more.
     pub(crate) fn try_free(&mut self, t: u32) {
-        self.quick().try_free(t);
+        if self.hot().is_over(t) {
+            self.free_task(t);
+        }
+    }
+
+    fn free_task(&mut self, t: u32) {
+        let row = self.task(t);
+        row.state = State::Vacant;
+        let (slot, answer) = (row.slot, row.answer);
+        let (out, into) = (row.out, row.into);
+        if !row.flags.contains(TaskFlags::ORPHAN) {
+            self.hot().unlink_task(t);
+        }
+        if out.extent != NONE || into.extent != NONE {
+            self.give_list(out);
+            self.give_list(into);
+        }
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if answer != NONE {
+            self.free_incoming(answer);
+        }
+        if t < self.g.config.rx_slots {
+            self.free_incoming(t);
+        } else {
+            let tables = self.s.tables();
+            self.g.tasks.give(tables.tasks, t);
+            self.wake_blocked();
+        }
     }
 
     /// A receive slot that held a message is free again.
     pub(crate) fn free_incoming(&mut self, slot: u32) {
-        self.quick().free_incoming(slot);
+        self.hot().end_incoming(slot);
+        let n = self.s.tables().slots[slot as usize].nexus;
+        self.free_slot(slot);
+        if n != NONE {
+            self.uncount(n);
+        }
     }
 
     /// A receive slot that held a setup request of a session.

@@ -31,8 +31,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) {
         self.set_now(now);
         if completion.wr.is_recv() {
-            self.receive_done(completion, slots);
-        } else {
+            if !self.plain_received(&completion, slots) {
+                self.receive_done(completion, slots);
+            }
+        } else if !self.plain_sent(&completion) {
             self.send_done(completion);
         }
     }
@@ -42,40 +44,39 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.trace.mark("stale completion ignored");
     }
 
-    #[inline]
+    #[inline(never)]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
         let accept = mutated!(self.g, StaleAccepted);
-        let mut p = self.quick();
-        let n = match p.0.s.tables().slots.get_mut(slot as usize) {
+        let n = match self.s.tables().slots.get(slot as usize) {
             Some(row)
                 if row.usage == SlotUse::Posted
                     && (completion.wr.matches(row.generation) || accept) =>
             {
-                row.usage = SlotUse::Filled;
                 row.nexus
             }
             _ => return self.stale(),
         };
-        p.unpost(n, slot);
-        if completion.status == WorkStatus::Success {
-            p.nexus(n).held += 1;
-            if p.plain_frame(n, slot, frame_bytes(slots, slot, completion.len)) {
-                p.look_again(n);
-                return;
+        self.unpost(n, slot);
+        match completion.status {
+            WorkStatus::Success => {
+                self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
+                self.nexus(n).held += 1;
+                self.on_frame(n, slot, completion.len, slots);
             }
-        }
-        self.receive_any(n, slot, completion, slots);
-    }
-
-    /// A receive that brought anything but a plain message.
-    fn receive_any(&mut self, n: u32, slot: u32, done: Completion, slots: &mut impl Slots) {
-        match done.status {
-            WorkStatus::Success => self.on_frame(n, slot, done.len, slots),
             status => {
                 self.g.counters.flushed += 1;
+                // The device took the receive away before the nexus hears that it is lost.
+                let row = self.nexus(n);
+                row.granted = row.granted.min(row.posted);
                 self.free_slot(slot);
-                if status != WorkStatus::Flushed {
+                // Flushed receives of a nexus that is not going down mean that its queue pair has
+                // failed, whoever says so later.
+                let going = matches!(
+                    self.nexus(n).state,
+                    NexusState::Disconnecting | NexusState::Draining | NexusState::Destroying
+                );
+                if status != WorkStatus::Flushed || !going {
                     self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
                 }
             }
@@ -83,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_drained(n);
     }
 
+    #[inline(never)]
     fn send_done(&mut self, completion: Completion) {
         let w = completion.wr.index();
         let live = completion.wr.is_send();
@@ -92,30 +94,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.stale();
             return;
         };
-        let status = completion.status;
         // A queue completes in order: what was posted before and not signalled is done too.
-        if status == WorkStatus::Success {
-            let mut p = self.quick();
-            loop {
-                let head = p.nexus(n).sq_head;
-                if !p.plain_done(n, head) {
-                    break;
-                }
-                if head == w {
-                    p.look_again(n);
-                    self.offer_slots();
-                    return self.check_drained(n);
-                }
-            }
-        }
-        self.send_any(n, w, status);
-    }
-
-    /// The rest of a send completion, from a work request on that was no message's.
-    fn send_any(&mut self, n: u32, w: u32, status: WorkStatus) {
         while self.nexus(n).sq_head != w {
             self.pop_work(n, WorkStatus::Success);
         }
+        let status = completion.status;
         self.pop_work(n, status);
         match status {
             WorkStatus::Success => self.look_again(n),

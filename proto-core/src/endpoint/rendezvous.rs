@@ -312,20 +312,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Some(self.rdma_work(n, t, ListKind::Out, slots))
     }
 
-    /// One READ or WRITE: as much as one remote entry, the device's message size and its number
-    /// of local entries allow.
-    fn rdma_work(&mut self, n: u32, t: u32, list: ListKind, slots: &mut impl Slots) -> Work {
-        let transport = self.nexus(n).transport;
-        let limits = self.transport(transport).limits;
+    /// The entry of the remote list where the next work of a transfer starts, and how far in.
+    fn remote_place(&mut self, t: u32, slots: &impl Slots) -> (Sge, u64) {
         let row = self.task(t);
-        let lies_in = if row.flags.contains(TaskFlags::INCOMING) {
-            t
-        } else {
-            row.answer
-        };
-        let (list_at, count, posted) = (row.remote_at, row.remote_count, row.transfer.posted);
+        let incoming = row.flags.contains(TaskFlags::INCOMING);
+        let lies_in = if incoming { t } else { row.answer };
+        let (list_at, count) = (row.remote_at, row.remote_count);
+        let mut skip = row.transfer.posted;
         let bytes = slots.slot(SlotId(lies_in));
-        let (mut skip, mut found) = (posted, Sge::default());
+        let mut found = Sge::default();
         for index in 0..count {
             found = sge_at(bytes, list_at, index);
             if skip < u64::from(found.len) {
@@ -333,7 +328,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             skip -= u64::from(found.len);
         }
+        if mutated!(self.g, WrongPlace) {
+            found.addr = found.addr.wrapping_sub(skip);
+        }
+        (found, skip)
+    }
+
+    /// One READ or WRITE: as much as one remote entry, the device's message size and its number
+    /// of local entries allow.
+    fn rdma_work(&mut self, n: u32, t: u32, list: ListKind, slots: &mut impl Slots) -> Work {
+        let transport = self.nexus(n).transport;
+        let limits = self.transport(transport).limits;
+        let (found, skip) = self.remote_place(t, slots);
         let left = u64::from(found.len) - skip;
+        let posted = self.task(t).transfer.posted;
         let rest = self.task(t).transfer.total - posted;
         let wanted = left.min(rest).min(limits.max_message.into());
         let span = SegmentSpan {
@@ -365,15 +373,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let wr = self.push_work(n, entry);
         let nexus = self.nexus_id(n);
-        let (remote, rkey) = (
-            found.addr
-                + if mutated!(self.g, WrongPlace) {
-                    0
-                } else {
-                    skip
-                },
-            found.rkey,
-        );
+        let (remote, rkey) = (found.addr + skip, found.rkey);
         if read {
             self.g.counters.reads += 1;
             Work::Read {

@@ -69,6 +69,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(SlotId(slot))
     }
 
+    /// As [`reserve_slot`](Self::reserve_slot), for the answer to a received request: a share of
+    /// the slots is kept for answers, so that requests which wait cannot starve them.
+    ///
+    /// # Errors
+    /// `Full` when only the protocol's own reserve is left; a `Writable` follows. `Unknown`.
+    pub fn reserve_answer_slot(&mut self, request: TaskId) -> Result<SlotId, CommandError> {
+        let t = self.find_task(request)?;
+        let c = self.task(t).connection;
+        let slot = self.take_answer_slot().inspect_err(|_| {
+            if c != NONE {
+                self.block(c);
+            }
+        })?;
+        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        Ok(SlotId(slot))
+    }
+
     /// Gives a reserved slot back unused.
     ///
     /// # Errors
@@ -117,10 +134,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
-        match self
-            .quick()
-            .plain_submit(kind, connection, message, options)
-        {
+        match self.hot().plain_submit(kind, connection, message, options) {
             Some(id) => Ok(id),
             None => self.submit_any(kind, connection, message, options),
         }
@@ -193,7 +207,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// and cannot READ, `Full`, `BadSlot`.
     #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
-        if self.quick().plain_respond(request, message) {
+        if self.hot().plain_respond(request, message) {
             return Ok(());
         }
         self.respond_any(request, message)
@@ -274,8 +288,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
     #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
-        if self.quick().plain_release(task) {
-            self.offer_slots();
+        if self.hot().plain_release(task) {
             return Ok(());
         }
         self.release_any(task)
@@ -489,6 +502,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<(), CommandError> {
         let slot = match message.slot {
             Some(slot) => slot.0,
+            None if into.is_none() => self.take_answer_slot()?,
             None => self.take_user_slot()?,
         };
         let out = match self.take_list(message.data) {

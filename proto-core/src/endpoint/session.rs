@@ -158,11 +158,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         request: &Request<'_>,
     ) -> Result<Keep, Violation> {
         if !self.nexus(n).server {
-            return Err(Violation::new(
-                What::UnexpectedKind,
-                4,
-                request.kind.word().into(),
-            ));
+            let word = request.kind.word().into();
+            return Err(Violation::new(What::UnexpectedKind, 4, word));
+        }
+        if !matches!(
+            self.nexus(n).state,
+            nexus::State::Online | nexus::State::Idle
+        ) {
+            // It came with the end of its transport connection: nothing to accept any more.
+            return Ok(Keep::No);
         }
         let setup = request.session_setup()?;
         let spare = self.session_rows_spare();
@@ -293,7 +297,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(first) = portals.iter().next() {
                     self.session_input(s, Input::SetupPortals);
                     portal.set(c, first, true);
-                    return Ok(Keep::No);
+                    // The user gets it with the connection that is made there.
+                    return Ok(self.keep_private(c, slot, response, private.len()));
                 }
                 self.session_input(s, Input::SetupAccepted);
                 let keep = self.keep_private(c, slot, response, private.len());

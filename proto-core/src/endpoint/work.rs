@@ -2,7 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use super::quick::Done;
+use super::hot::Done;
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
@@ -43,16 +43,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         // Nothing to do is the common answer, and is given without a call.
-        if self
-            .g
-            .transports
-            .get(transport.0 as usize)?
-            .ready
-            .is_empty()
-        {
+        let n = self.g.transports.get(transport.0 as usize)?.ready.head;
+        if n == NONE {
             return None;
         }
-        self.ready_work(transport, slots)
+        match self.plain_work(n, slots) {
+            Some(work) => Some(work),
+            None => self.ready_work(transport, slots),
+        }
     }
 
     #[inline(never)]
@@ -62,36 +60,47 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if n == NONE {
                 return None;
             }
-            let plain = self.quick().plain_work(n, slots);
-            let work = plain.or_else(|| self.next_work(n, slots));
+            let work = self.next_work(n, slots);
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }
-            debug_assert!(
-                work.is_none() || self.next_work(n, slots).is_none(),
-                "nexus {n} has work that was not foreseen"
-            );
             let tables = self.s.tables();
             let q = &mut self.g.transport(transport.0).ready;
             debug_assert_eq!(q.head, n);
             queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
             tables.nexuses[n as usize].in_ready = false;
             if work.is_some() {
+                self.check_foreseen(n, slots);
                 return work;
+            }
+            let next = self.g.transport(transport.0).ready.head;
+            if next != NONE
+                && let Some(work) = self.plain_work(next, slots)
+            {
+                return Some(work);
             }
         }
     }
 
+    /// In debug builds: a nexus that left the ready list really has no work.
+    #[inline(always)]
+    pub(crate) fn check_foreseen(&mut self, n: u32, slots: &mut impl Slots) {
+        debug_assert!(
+            self.nexus(n).in_ready || self.next_work(n, slots).is_none(),
+            "nexus {n} has work that was not foreseen"
+        );
+    }
+
     /// Something may have changed that lets a nexus send.
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        self.quick().mark_ready(n);
+        self.hot().mark_ready(n);
     }
 
     /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
     /// can lead to work.
     #[inline]
     pub(crate) fn look_again(&mut self, n: u32) {
-        self.quick().look_again(n);
+        self.hot().look_again(n);
     }
 
     /// Takes a nexus out of the ready list before its row is freed.
@@ -125,7 +134,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A connection may have something to send.
     pub(crate) fn mark_tx(&mut self, c: u32) {
-        self.quick().mark_tx(c);
+        self.hot().mark_tx(c);
     }
 
     /// Takes a connection out of a nexus's round before it leaves the nexus.
@@ -153,6 +162,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    #[inline(never)]
     fn next_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         match self.nexus(n).state {
             State::Priming | State::ServerPriming => self.next_receive(n),
@@ -189,7 +199,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             return Some(work);
         }
-        if self.nexus(n).ack_head != NONE {
+        // A READ_ACK may go without a credit, but then it needs a receive that nobody promised:
+        // as a control frame it can wait for one.
+        if self.nexus(n).ack_head != NONE && self.nexus(n).tx_credits >= 2 {
             let slot = self.frame_slot(n)?;
             return Some(self.read_ack_frame(n, slot, slots));
         }
@@ -291,20 +303,37 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
     }
 
+    /// A nexus wants to be asked again when the next slot is free.
+    pub(crate) fn await_slot(&mut self, n: u32) {
+        if !self.nexus(n).wants_slot {
+            self.nexus(n).wants_slot = true;
+            self.g.slot_waiters += 1;
+        }
+    }
+
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
     fn frame_slot(&mut self, n: u32) -> Option<u32> {
         let slot = self.take_frame_slot();
-        if slot.is_none() && !self.nexus(n).wants_slot {
-            self.nexus(n).wants_slot = true;
-            self.g.slot_waiters += 1;
+        if slot.is_none() {
             self.trace.mark("frame waited for a slot");
+            self.await_slot(n);
         }
         slot
     }
 
+    pub(crate) fn wake_slot_waiters(&mut self) {
+        self.g.slot_waiters = 0;
+        let count = self.s.tables().nexuses.len() as u32;
+        for n in 0..count {
+            if core::mem::take(&mut self.nexus(n).wants_slot) {
+                self.mark_ready(n);
+            }
+        }
+    }
+
     /// Enters a work request on a send queue.
     pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
-        self.quick().push_work(n, entry)
+        self.hot().push_work(n, entry)
     }
 
     /// Takes the oldest work request off a send queue.
@@ -315,7 +344,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             connection: c,
             slot,
             bytes,
-        } = self.quick().take_work(n);
+        } = self.hot().take_work(n);
         if slot != NONE {
             self.free_slot(slot);
         }

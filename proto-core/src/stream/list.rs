@@ -37,7 +37,7 @@ impl Link {
 /// Head and tail of a list of sockets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct List {
-    pub(super) head: u32,
+    pub(crate) head: u32,
     tail: u32,
 }
 
@@ -46,6 +46,11 @@ impl List {
         head: NONE,
         tail: NONE,
     };
+
+    #[inline(always)]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
 
     pub(super) fn push(&mut self, rows: &mut [Socket], which: Listed, s: u32) {
         let which = which as usize;

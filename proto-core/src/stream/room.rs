@@ -47,7 +47,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A receive slot is no longer counted to a transport connection.
     pub(crate) fn uncount(&mut self, n: u32) {
-        self.quick().uncount(n);
+        self.hot().uncount(n);
+        let nexus = self.nexus(n);
+        if nexus.held == 0 && nexus.sockets[0] != NONE {
+            self.first_in_line(n);
+        }
     }
 
     /// Puts a socket whose next frame needs a slot in line for one.
@@ -78,7 +82,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives free slots to those who wait.
     #[inline(always)]
     pub(crate) fn offer_slots(&mut self) {
-        if (self.g.first_slot.head & self.g.more_slots.head) != NONE {
+        if !(self.g.first_slot.is_empty() && self.g.more_slots.is_empty()) {
             self.offer_slots_now();
         }
     }
@@ -108,9 +112,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// A socket that waited for a slot as one of those that hold some is first in line now.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn first_in_line(&mut self, n: u32) {
+    fn first_in_line(&mut self, n: u32) {
         let t = self.s.tables();
         let s = t.nexuses[n as usize].sockets[0];
         if t.sockets[s as usize].links[Listed::Place as usize].linked {

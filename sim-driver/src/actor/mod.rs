@@ -370,7 +370,7 @@ impl Actor {
         // The last message of a line that the server is to close says so.
         let last = self.lines[line as usize].left == 1;
         let side = self.lines[line as usize].side;
-        let mut parcel = match self.pack(core, desk, id, side, class, u64::MAX, last) {
+        let mut parcel = match self.pack(core, desk, id, side, class, u64::MAX, last, None) {
             Ok(parcel) => parcel,
             Err(error) => return self.refused(desk, line, error),
         };

@@ -36,8 +36,12 @@ impl Actor {
         class: Class,
         room: u64,
         last: bool,
+        answers: Option<TaskId>,
     ) -> Result<Parcel, CommandError> {
-        let slot = core.reserve_slot(id)?;
+        let slot = match answers {
+            Some(request) => core.reserve_answer_slot(request)?,
+            None => core.reserve_slot(id)?,
+        };
         let number = desk.ledger.number_message(side, class);
         let at = core.config().headroom();
         let header_len = Self::HEADER + self.rng.below(u64::from(self.mix.header) + 1) as usize;

@@ -110,7 +110,7 @@ impl Actor {
         let side = self.lines[due.line as usize].side;
         let class = Class::Response(due.request);
         let room = if due.room == 0 { u64::MAX } else { due.room };
-        let parcel = match self.pack(core, desk, id, side, class, room, false) {
+        let parcel = match self.pack(core, desk, id, side, class, room, false, Some(due.task)) {
             Ok(parcel) => parcel,
             Err(CommandError::Full(_)) => {
                 self.put_off(desk, due);

@@ -1,13 +1,16 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
-use crate::endpoint::{Globals, Quick};
-use crate::entries::{Direct, Ending, Nexus, TaskEvents, TaskFlags, WorkKind};
+use crate::endpoint::{Endpoint, Globals, Hot};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::error::WorkStatus;
 use crate::ids::NONE;
+use crate::input::Completion;
+use crate::memory::{SlotId, Slots};
 use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
-use crate::state::task::{Action, Input, State};
+use crate::state::task::{Input, State};
 use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
@@ -49,56 +52,138 @@ impl Globals {
     }
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
-    /// A frame that came, if it is a plain message. False: it is not, and nothing changed.
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// A receive completion that brings a plain message. False: it does not, and nothing changed.
+    #[inline(never)]
+    pub(crate) fn plain_received(&mut self, done: &Completion, slots: &impl Slots) -> bool {
+        if any_mutant!(self.g) || self.g.config.flow_control {
+            return false;
+        }
+        let mut hot = self.hot();
+        let slot = done.wr.index();
+        let Some(row) = hot.slots.get(slot as usize) else {
+            return false;
+        };
+        let posted = row.usage == SlotUse::Posted && done.wr.matches(row.generation);
+        if !posted || done.status != WorkStatus::Success {
+            return false;
+        }
+        let n = row.nexus;
+        let nexus = &hot.nexuses[n as usize];
+        let usual = nexus.state == NexusState::Online
+            && nexus.framing == Framing::Rdma
+            && nexus.rq_head == slot;
+        let frame = slots.slot(SlotId(slot));
+        let Some(frame) = frame.get(..done.len as usize) else {
+            return false;
+        };
+        usual
+            && match message_kind(frame) {
+                Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
+                Some(Kind::MsgReq | Kind::OneWayReq) => hot.plain_request(n, slot, frame),
+                _ => false,
+            }
+    }
+
+    /// A send completion, if all that is done with it were plain messages' frames. False: the
+    /// oldest work request that is left was not, and the rest is to go the long way.
     #[inline(always)]
-    pub(crate) fn plain_frame(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        if any_mutant!(self.0.g) {
+    pub(crate) fn plain_sent(&mut self, done: &Completion) -> bool {
+        if any_mutant!(self.g) || self.g.anyone_waits() {
             return false;
         }
-        let nexus = self.nexus(n);
-        let usual = nexus.state == NexusState::Online && nexus.framing == Framing::Rdma;
-        if !usual || self.0.g.config.flow_control {
+        let w = done.wr.index();
+        let Some(row) = self.s.tables().work.get(w as usize) else {
+            return false;
+        };
+        let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
+        if !live || done.status != WorkStatus::Success {
             return false;
         }
-        match message_kind(frame) {
-            Some(Kind::MsgRsp) => self.plain_response(n, slot, frame),
-            Some(Kind::MsgReq | Kind::OneWayReq) => self.plain_request(n, slot, frame),
-            _ => false,
+        let n = row.nexus;
+        // A queue completes in order: what was posted before and not signalled is done too.
+        loop {
+            let first = self.nexus(n).sq_head;
+            if !self.plain_done(n, first) {
+                return false;
+            }
+            if first == w {
+                return true;
+            }
         }
     }
 
-    /// The nexus's own part of a frame that is taken.
+    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
+    /// it was not, and nothing changed.
+    #[inline(never)]
+    fn plain_done(&mut self, n: u32, w: u32) -> bool {
+        let mut hot = self.hot();
+        let entry = &hot.work[w as usize];
+        let (kind, t) = (entry.kind, entry.task);
+        if t == NONE || hot.nexuses[n as usize].state != NexusState::Online {
+            return false;
+        }
+        let task = &hot.tasks[t as usize];
+        match kind {
+            // The answer comes later.
+            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
+                hot.task_input(t, Input::SendDoneHeld);
+                hot.frame_out(n, t);
+                true
+            }
+            WorkKind::Frame(Kind::MsgRsp)
+                if task.state == State::Answered
+                    && !task.read_response
+                    && task.timer == NONE
+                    && !task.flags.contains(TaskFlags::SILENT) =>
+            {
+                hot.task_input(t, Input::SendDone);
+                hot.frame_out(n, t);
+                hot.finish(t, Ending::Good);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl<T: Trace> Hot<'_, T> {
+    /// The nexus's own part of a frame that is taken, out of the first receive of its queue.
     #[inline(always)]
-    fn take_frame(&mut self, n: u32, sn: u16, credits: u16) {
+    fn take_frame(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         const ONLINE: NexusState = NexusState::Online;
         const FRAME: nexus::Input = nexus::Input::Frame;
         const _: () = assert!(matches!(
             nexus::lookup(ONLINE, FRAME),
             (ONLINE, nexus::Action::Deliver)
         ));
-        self.0
-            .trace
+        self.trace
             .transition(0, n, ONLINE as u8, FRAME as u8, ONLINE as u8);
-        self.0.g.counters.frames_received += 1;
-        self.nexus(n).take(sn, credits);
+        self.g.counters.frames_received += 1;
+        let row = &mut self.slots[slot as usize];
+        row.usage = SlotUse::Filled;
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.rq_head = row.next_free;
+        nexus.posted -= 1;
+        nexus.held += 1;
+        nexus.take(sn, credits);
+        self.g.transport(nexus.transport).cq_used -= 1;
     }
 
     #[inline(always)]
     fn plain_request(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.0.g.plain_bounds();
+        let bounds = self.g.plain_bounds();
         let Some(request) = Request::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&request.session, &request.head);
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
-        let tables = self.0.s.tables();
-        let nexus = &tables.nexuses[n as usize];
+        let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
         if c == NONE || session.flags.intersects(receipts) || !nexus.takes(head.sn, head.credits) {
             return false;
         }
-        let row = &mut tables.connections[c as usize];
+        let row = &mut self.connections[c as usize];
         let expected = row.own_session == session.dest_session
             && row.state == ConnectionState::Online
             && session.sn == row.req_expected
@@ -113,9 +198,9 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         row.last_serial = session.serial;
         row.heard = true;
         row.unanswered += u32::from(request.kind == Kind::MsgReq);
-        self.take_frame(n, head.sn, head.credits);
-        self.0.g.counters.messages_received += 1;
-        let row = self.task(slot);
+        self.take_frame(n, slot, head.sn, head.credits);
+        self.g.counters.messages_received += 1;
+        let row = &mut self.tasks[slot as usize];
         row.reset();
         row.kind = request.kind;
         row.nexus = n;
@@ -129,22 +214,22 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         self.link_task(c, slot);
         self.task_input(slot, Input::Arrive);
         self.task_event(slot, TaskEvents::MAIN);
+        self.look_again(n);
         true
     }
 
     #[inline(always)]
     fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.0.g.plain_bounds();
+        let bounds = self.g.plain_bounds();
         let Some(response) = Response::parse_inline(frame, Framing::Rdma, &bounds) else {
             return false;
         };
         let (session, head) = (&response.session, &response.head);
         let t = tid::index(head.rtid);
-        if tid::is_control(head.rtid) || t < self.0.g.config.rx_slots {
+        if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
             return false;
         }
-        let tables = self.0.s.tables();
-        let Some(task) = tables.tasks.get_mut(t as usize) else {
+        let Some(task) = self.tasks.get_mut(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
@@ -152,16 +237,18 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             && task.nexus == n
             && task.kind == Kind::MsgReq
             && task.direct == Direct::No
-            && task.serial == session.serial;
+            && task.serial == session.serial
+            && task.timer == NONE
+            && !task.flags.contains(TaskFlags::SILENT);
         let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
         let good = head.status == 0
             && session.flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
-            && tables.nexuses[n as usize].takes(head.sn, head.credits);
+            && self.nexuses[n as usize].takes(head.sn, head.credits);
         if !asked || !good {
             return false;
         }
-        let row = &mut tables.connections[task.connection as usize];
-        if session.sn != row.rsp_expected {
+        let row = &mut self.connections[task.connection as usize];
+        if session.sn != row.rsp_expected || row.wants_writable {
             return false;
         }
         row.rsp_expected = session.sn.wrapping_add(1);
@@ -174,59 +261,24 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         task.data_at = response.data_at;
         task.data_len = head.data_len;
         task.in_segments = false;
-        self.take_frame(n, head.sn, head.credits);
+        self.take_frame(n, slot, head.sn, head.credits);
         self.task_input(t, Input::Answer);
         self.finish(t, Ending::Good);
+        self.look_again(n);
         true
     }
 
-    /// The oldest work request of a send queue is done, if it was a message's frame. False: it
-    /// was not, and nothing changed.
+    /// The frame of a message has left the send queue: its slot is free.
     #[inline(always)]
-    pub(crate) fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        if any_mutant!(self.0.g) {
-            return false;
-        }
-        let tables = self.0.s.tables();
-        let entry = &tables.work[w as usize];
-        let t = entry.task;
-        if t == NONE || !matches!(entry.kind, WorkKind::Frame(_)) {
-            return false;
-        }
-        let task = &mut tables.tasks[t as usize];
-        if task.flags.contains(TaskFlags::LINGERS) {
-            return false;
-        }
-        task.work -= 1;
+    fn frame_out(&mut self, n: u32, t: u32) {
         self.take_work(n);
-        self.frame_done(t);
-        self.try_free(t);
-        true
-    }
-
-    /// A message's frame is out.
-    #[inline(always)]
-    pub(crate) fn frame_done(&mut self, t: u32) {
-        let row = self.task(t);
+        let row = &mut self.tasks[t as usize];
+        row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);
-        let waits = match row.kind {
-            Kind::OneWayReq => row
-                .flags
-                .intersects(TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW),
-            Kind::MsgReq if row.flags.contains(TaskFlags::INCOMING) => row.read_response,
-            _ => true,
-        };
         if slot != NONE {
             self.free_tx_slot(slot);
         }
-        let input = if waits {
-            Input::SendDoneHeld
-        } else {
-            Input::SendDone
-        };
-        if self.task_input(t, input) == Action::Complete {
-            self.finish(t, Ending::Good);
-        }
+        self.look_again(n);
     }
 }
 

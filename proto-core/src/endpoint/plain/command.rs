@@ -1,31 +1,30 @@
 //! Commands with plain messages.
 
 use super::RESPONSE_HEAD;
-use crate::endpoint::{Message, Quick, RequestOptions};
+use crate::endpoint::{Hot, Message, RequestOptions};
 use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
 use crate::state::task::{Input, State};
-use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::trace::Trace;
 use crate::wire::{Framing, Kind};
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
+impl<T: Trace> Hot<'_, T> {
     /// Whether a message lies in a slot of the user's, as a whole and within the limits.
     #[inline(always)]
     fn is_plain(&mut self, n: u32, message: &Message<'_>) -> bool {
         let Some(slot) = message.slot else {
             return false;
         };
-        let config = &self.0.g.config;
+        let config = &self.g.config;
         let short = message.header_len == 0 || {
-            let peer_max = self.0.s.tables().nexuses[n as usize].peer_header_max;
+            let peer_max = self.nexuses[n as usize].peer_header_max;
             let max = if peer_max == 0 { u16::MAX } else { peer_max };
             message.header_len <= config.header_max.min(max)
         };
-        let row = self.0.s.tables().slots.get(slot.0 as usize);
+        let row = self.slots.get(slot.0 as usize);
         message.data.is_empty()
             && message.slot_data <= config.inline_data_max
             && u64::from(message.slot_data) <= config.payload_max
@@ -37,8 +36,8 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     #[inline(always)]
     fn fill_plain(&mut self, t: u32, message: &Message<'_>) {
         let Some(slot) = message.slot else { return };
-        self.0.s.tables().slots[slot.0 as usize].usage = SlotUse::Taken;
-        let row = &mut self.0.s.tables().tasks[t as usize];
+        self.slots[slot.0 as usize].usage = SlotUse::Taken;
+        let row = &mut self.tasks[t as usize];
         row.slot = slot.0;
         row.header_len = message.header_len;
         row.slot_data = message.slot_data;
@@ -55,16 +54,16 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Option<TaskId> {
-        if any_mutant!(self.0.g) {
+        if any_mutant!(self.g) {
             return None;
         }
         let c = connection.at();
-        let row = self.0.s.tables().connections.get(c as usize)?;
+        let row = self.connections.get(c as usize)?;
         let bytes = u64::from(message.slot_data) + u64::from(message.header_len);
         let goes = row.generation == connection.generation()
             && row.state == ConnectionState::Online
-            && row.queued_messages < self.0.g.config.queue_messages
-            && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.0.g.config.queue_bytes)
+            && row.queued_messages < self.g.config.queue_messages
+            && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
             && options.into.is_empty()
             && !options.force_read
             && options.deadline.is_none();
@@ -72,8 +71,8 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
         }
-        let t = self.0.g.tasks.take(self.0.s.tables().tasks)?;
-        let row = &mut self.0.s.tables().tasks[t as usize];
+        let t = self.g.tasks.take(self.tasks)?;
+        let row = &mut self.tasks[t as usize];
         row.reset();
         row.kind = kind;
         row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
@@ -84,11 +83,10 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         self.fill_plain(t, message);
         self.task_input(t, Input::Submit);
         self.link_task(c, t);
-        let tables = self.0.s.tables();
-        let row = &mut tables.connections[c as usize];
+        let row = &mut self.connections[c as usize];
         row.queued_messages += 1;
         row.queued_bytes += bytes;
-        queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
+        queue_push!(self.tasks, row.req_head, row.req_tail, queue_next, t);
         self.mark_tx(c);
         Some(id)
     }
@@ -96,11 +94,11 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// `respond`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_respond(&mut self, request: TaskId, message: &Message<'_>) -> bool {
-        if any_mutant!(self.0.g) {
+        if any_mutant!(self.g) {
             return false;
         }
         let t = request.at();
-        let Some(row) = self.0.s.tables().tasks.get(t as usize) else {
+        let Some(row) = self.tasks.get(t as usize) else {
             return false;
         };
         let special = TaskFlags::ORPHAN | TaskFlags::QUEUED | TaskFlags::FORCE_WRITE;
@@ -114,11 +112,11 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             return false;
         }
         let (c, n, offered) = (row.connection, row.nexus, row.offer_count);
-        let row = &self.0.s.tables().connections[c as usize];
+        let row = &self.connections[c as usize];
         if row.state != ConnectionState::Online || !self.is_plain(n, message) {
             return false;
         }
-        let nexus = &self.0.s.tables().nexuses[n as usize];
+        let nexus = &self.nexuses[n as usize];
         let len = u32::from(message.header_len) + message.slot_data;
         let total = RESPONSE_HEAD + 16 * u32::from(offered) + len;
         if nexus.framing != Framing::Rdma || total >= nexus.frame_max {
@@ -126,15 +124,14 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         }
         self.fill_plain(t, message);
         self.task_input(t, Input::Respond);
-        let row = &mut self.0.s.tables().tasks[t as usize];
+        let row = &mut self.tasks[t as usize];
         row.flags.remove(TaskFlags::USER);
         row.flags
             .insert(TaskFlags::RESPONSE | TaskFlags::PLAIN | TaskFlags::QUEUED);
         row.transfer = Transfer::NONE;
-        let tables = self.0.s.tables();
-        let row = &mut tables.connections[c as usize];
+        let row = &mut self.connections[c as usize];
         row.unanswered -= 1;
-        queue_push!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
+        queue_push!(self.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
         self.mark_tx(c);
         true
     }
@@ -142,11 +139,11 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
     /// `release`. False: the long way must see to it.
     #[inline(always)]
     pub(crate) fn plain_release(&mut self, task: TaskId) -> bool {
-        if any_mutant!(self.0.g) {
+        if any_mutant!(self.g) {
             return false;
         }
         let t = task.at();
-        let Some(row) = self.0.s.tables().tasks.get_mut(t as usize) else {
+        let Some(row) = self.tasks.get_mut(t as usize) else {
             return false;
         };
         let outgoing = row.generation == task.generation()
@@ -154,12 +151,31 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
                 .flags
                 .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN)
             && in_hands(row);
-        if !outgoing || self.0.g.config.flow_control {
+        let long = (row.out.extent & row.into.extent) != NONE;
+        if !outgoing || long || self.g.config.flow_control || self.g.anyone_waits() {
             return false;
         }
         row.flags.remove(TaskFlags::USER);
-        self.try_free(t);
+        if self.is_over(t) {
+            self.free_plain(t);
+        }
         true
+    }
+
+    /// Ends the row of an outgoing message that has no lists, while nobody waits for what is free.
+    #[inline(always)]
+    fn free_plain(&mut self, t: u32) {
+        let row = &mut self.tasks[t as usize];
+        row.state = State::Vacant;
+        let (slot, answer) = (row.slot, row.answer);
+        self.unlink_task(t);
+        if slot != NONE {
+            self.free_slot(slot);
+        }
+        if answer != NONE {
+            self.free_incoming(answer);
+        }
+        self.g.tasks.give(self.tasks, t);
     }
 }
 

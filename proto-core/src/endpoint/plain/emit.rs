@@ -1,10 +1,10 @@
-//! Frames of plain messages.
+//! Work requests of the message path: receives of a batch, and frames of plain messages.
 
 use super::{MANNER, REQUEST, REQUEST_HEAD, RESPONSE, RESPONSE_HEAD};
 use crate::endpoint::credit::DATA_CREDITS;
-use crate::endpoint::{Endpoint, Quick, frame};
-use crate::entries::{TaskFlags, WorkEntry, WorkKind};
-use crate::ids::{NONE, NexusId};
+use crate::endpoint::{Endpoint, Hot, frame};
+use crate::entries::{SlotUse, TaskFlags, WorkEntry, WorkKind};
+use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
 use crate::output::Work;
@@ -12,6 +12,7 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
+use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
@@ -19,88 +20,159 @@ use crate::wire::{
     encode_inline_request, encode_inline_response,
 };
 
-/// What a plain message that may go is.
+/// A plain message that may go.
 struct Next {
     c: u32,
     t: u32,
     response: bool,
 }
 
-/// A frame that is written: whose it is, and where in its slot it starts.
+/// A frame that is written: where it starts in its slot, and where it ends.
 struct Written {
-    c: u32,
-    t: u32,
     kind: Kind,
+    slot: u32,
     start: u32,
+    end: u32,
 }
 
-impl<S: Storage, T: Trace> Quick<'_, S, T> {
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// The next work of a nexus, if it is what nearly all work is. `None`: it is not, and nothing
+    /// changed.
+    #[inline(never)]
+    pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.g) {
+            return None;
+        }
+        let mut hot = self.hot();
+        let nexus = &hot.nexuses[n as usize];
+        if nexus.state != NexusState::Online || nexus.framing != Framing::Rdma {
+            return None;
+        }
+        if nexus.receive_due() {
+            let work = hot.plain_receive(n);
+            self.check_foreseen(n, slots);
+            return work;
+        }
+        let Next { c, t, response } = hot.next_plain(n)?;
+        let written = if response {
+            hot.write_response(n, c, t, slots)
+        } else {
+            hot.write_request(n, c, t, slots)
+        };
+        let wr = hot.post(n, t, &written);
+        let last = hot.leave_round(n, c);
+        let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
+        let signaled = last || self.sent_with_more(n, c);
+        self.check_foreseen(n, slots);
+        let Written {
+            slot, start, end, ..
+        } = written;
+        Some(Work::Send {
+            nexus,
+            wr,
+            head: Span {
+                slot,
+                offset: start,
+                len: end - start,
+            },
+            tail: Span {
+                slot,
+                offset: end,
+                len: 0,
+            },
+            data: SegmentSpan::EMPTY,
+            signaled,
+            fence: false,
+        })
+    }
+
+    #[inline(never)]
+    fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
+        let signaled = self.signal(n);
+        self.rotate_tx(n, c);
+        signaled
+    }
+}
+
+impl<T: Trace> Hot<'_, T> {
+    /// The next receive of a batch.
+    #[inline(always)]
+    fn plain_receive(&mut self, n: u32) -> Option<Work> {
+        let nexus = &mut self.nexuses[n as usize];
+        let state = self.g.transport(nexus.transport);
+        if !nexus.refilling || state.cq_used >= state.limits.cq_depth {
+            return None;
+        }
+        let slot = self.g.rx_slots.take(self.slots)?;
+        self.g.transport(nexus.transport).cq_used += 1;
+        nexus.refilling = nexus.receives_missing() > 1;
+        nexus.posted += 1;
+        let id = NexusId::new(n, nexus.generation);
+        let row = &mut self.slots[slot as usize];
+        row.usage = SlotUse::Posted;
+        row.nexus = n;
+        let wr = WrId::new(WrKind::Recv, slot, row.generation);
+        queue_push!(self.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
+        self.leave_ready(n);
+        Some(Work::Recv {
+            nexus: id,
+            wr,
+            slot: SlotId(slot),
+        })
+    }
+
+    /// Takes a nexus, the first of the ready ones, off their list if it has nothing more to do.
+    #[inline(always)]
+    fn leave_ready(&mut self, n: u32) {
+        let nexus = &mut self.nexuses[n as usize];
+        if !nexus.may_have_work() {
+            nexus.in_ready = false;
+            self.g.transport(nexus.transport).ready.head = nexus.ready_next;
+        }
+    }
+
     /// The plain message that is to go next on a nexus, if nothing goes before it and nothing is
     /// in its way.
     #[inline(always)]
     fn next_plain(&mut self, n: u32) -> Option<Next> {
-        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
-        let nexus = &tables.nexuses[n as usize];
+        let nexus = &self.nexuses[n as usize];
         let c = nexus.tx_head;
-        let only_data = (nexus.rdma_head & nexus.ack_head) == NONE
-            && !nexus.setup_due
-            && nexus.state == NexusState::Online
-            && nexus.framing == Framing::Rdma
-            && !nexus.receive_due();
-        if c == NONE || !only_data || g.config.flow_control {
+        let others = (nexus.rdma_head & nexus.ack_head) != NONE || nexus.setup_due;
+        if c == NONE || others || self.g.config.flow_control {
             return None;
         }
-        let row = &tables.connections[c as usize];
+        let row = &self.connections[c as usize];
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
         let response = row.req_head == NONE || (row.rsp_turn && row.rsp_head != NONE);
-        let (t, manner, state) = if response {
-            (row.rsp_head, RESPONSE, State::Answering)
-        } else {
-            (row.req_head, REQUEST, State::Queued)
-        };
+        let t = if response { row.rsp_head } else { row.req_head };
         if t == NONE {
             return None;
         }
-        let task = &tables.tasks[t as usize];
-        if task.flags.intersection(MANNER) != manner || task.state != state {
-            return None;
-        }
+        let task = &self.tasks[t as usize];
         let len = u32::from(task.header_len) + task.slot_data;
-        let fits = if response {
-            RESPONSE_HEAD + 16 * u32::from(task.offer_count) + len < nexus.frame_max
+        let manner = task.flags.intersection(MANNER);
+        let goes = if response {
+            let len = RESPONSE_HEAD + 16 * u32::from(task.offer_count) + len;
+            manner == RESPONSE && task.state == State::Answering && len < nexus.frame_max
         } else {
-            REQUEST_HEAD + len <= nexus.frame_max
+            let len = REQUEST_HEAD + len;
+            manner == REQUEST && task.state == State::Queued && len <= nexus.frame_max
         };
-        let state = g.transport(nexus.transport);
+        let state = self.g.transport(nexus.transport);
         let room = nexus.sq_used + 2 < state.limits.sq_depth
             && state.cq_used < state.limits.cq_depth
             && nexus.sq_bytes < state.limits.sq_bytes
-            && nexus.tx_credits >= DATA_CREDITS;
-        (fits && room && g.work.free() > 0).then_some(Next { c, t, response })
-    }
-
-    /// The next work of a nexus, if it is a plain message.
-    #[inline(always)]
-    pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if any_mutant!(self.0.g) {
-            return None;
-        }
-        let Next { c, t, response } = self.next_plain(n)?;
-        let written = if response {
-            self.write_response(n, c, t, slots)
-        } else {
-            self.write_request(n, c, t, slots)
-        };
-        Some(self.post(n, &written))
+            && nexus.tx_credits >= DATA_CREDITS
+            && self.g.work.free() > 0;
+        (goes && room).then_some(Next { c, t, response })
     }
 
     #[inline(always)]
     fn write_request(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
-        let row = &mut tables.connections[c as usize];
-        let task = &mut tables.tasks[t as usize];
+        let row = &mut self.connections[c as usize];
+        let task = &mut self.tasks[t as usize];
         row.req_head = task.queue_next;
         row.rsp_turn = true;
         task.flags.remove(TaskFlags::QUEUED);
@@ -121,7 +193,7 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
         };
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = tables.nexuses[n as usize].number();
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
         let mut flags = TransportFlags::empty();
         flags.set(TransportFlags::LAST_IN_BATCH, last);
         let head = RequestFields {
@@ -134,18 +206,24 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             data_len: task.slot_data.into(),
             ..frame::REQUEST
         };
-        g.counters.requests_sent += 1;
-        let kind = task.kind;
-        let bytes = slots.slot_mut(SlotId(task.slot));
-        let start = encode_inline_request(bytes, g.config.headroom(), kind, &session, &head) as u32;
-        Written { c, t, kind, start }
+        self.g.counters.requests_sent += 1;
+        let (kind, slot) = (task.kind, task.slot);
+        let at = self.g.config.headroom();
+        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
+        let bytes = slots.slot_mut(SlotId(slot));
+        let start = encode_inline_request(bytes, at, kind, &session, &head) as u32;
+        Written {
+            kind,
+            slot,
+            start,
+            end,
+        }
     }
 
     #[inline(always)]
     fn write_response(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let (tables, g) = (self.0.s.tables(), &mut self.0.g);
-        let row = &mut tables.connections[c as usize];
-        let task = &mut tables.tasks[t as usize];
+        let row = &mut self.connections[c as usize];
+        let task = &mut self.tasks[t as usize];
         row.rsp_head = task.queue_next;
         row.rsp_turn = false;
         task.flags.remove(TaskFlags::QUEUED);
@@ -158,7 +236,7 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             ..SessionFields::default()
         };
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = tables.nexuses[n as usize].number();
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
         let head = ResponseFields {
             sn,
             ack_sn,
@@ -170,72 +248,47 @@ impl<S: Storage, T: Trace> Quick<'_, S, T> {
             data_len: task.slot_data.into(),
             ..frame::RESPONSE
         };
-        g.counters.responses_sent += 1;
-        let kind = Kind::MsgRsp;
-        let bytes = slots.slot_mut(SlotId(task.slot));
-        let start =
-            encode_inline_response(bytes, g.config.headroom(), kind, &session, &head) as u32;
-        Written { c, t, kind, start }
+        self.g.counters.responses_sent += 1;
+        let (kind, slot) = (Kind::MsgRsp, task.slot);
+        let at = self.g.config.headroom();
+        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
+        let bytes = slots.slot_mut(SlotId(slot));
+        let start = encode_inline_response(bytes, at, kind, &session, &head) as u32;
+        Written {
+            kind,
+            slot,
+            start,
+            end,
+        }
     }
 
-    /// The work request of a frame that is written.
+    /// Enters the work request of a frame that is written.
     #[inline(always)]
-    fn post(&mut self, n: u32, written: &Written) -> Work {
-        let &Written { c, t, kind, start } = written;
+    fn post(&mut self, n: u32, t: u32, written: &Written) -> WrId {
         self.task_input(t, Input::Post);
-        let end = self.0.g.config.headroom() as u32;
-        let task = self.task(t);
-        task.work += 1;
-        let (slot, end) = (task.slot, end + u32::from(task.header_len) + task.slot_data);
-        let len = end - start;
+        self.tasks[t as usize].work += 1;
         let entry = WorkEntry {
-            kind: WorkKind::Frame(kind),
+            kind: WorkKind::Frame(written.kind),
             task: t,
-            bytes: len.into(),
+            bytes: (written.end - written.start).into(),
             ..WorkEntry::VACANT
         };
-        let wr = self.push_work(n, entry);
-        let signaled = self.sent(n, c);
-        Work::Send {
-            nexus: NexusId::new(n, self.nexus(n).generation),
-            wr,
-            head: Span {
-                slot,
-                offset: start,
-                len,
-            },
-            tail: Span {
-                slot,
-                offset: end,
-                len: 0,
-            },
-            data: SegmentSpan::EMPTY,
-            signaled,
-            fence: false,
-        }
+        self.push_work(n, entry)
     }
 
-    /// After a frame: whether it is signalled, and whose turn it is next.
+    /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
+    /// the frame is signalled. False: it has more.
     #[inline(always)]
-    fn sent(&mut self, n: u32, c: u32) -> bool {
-        let tables = self.0.s.tables();
-        let row = &mut tables.connections[c as usize];
+    fn leave_round(&mut self, n: u32, c: u32) -> bool {
+        let row = &mut self.connections[c as usize];
         if (row.req_head & row.rsp_head) != NONE {
-            return self.0.sent_with_more(n, c);
+            return false;
         }
         row.in_tx = false;
-        let nexus = &mut tables.nexuses[n as usize];
+        let nexus = &mut self.nexuses[n as usize];
         nexus.tx_head = row.tx_next;
         nexus.sq_unsignaled = 0;
+        self.leave_ready(n);
         true
-    }
-}
-
-impl<S: Storage, T: Trace> Endpoint<S, T> {
-    #[inline(never)]
-    fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
-        let signaled = self.signal(n);
-        self.rotate_tx(n, c);
-        signaled
     }
 }

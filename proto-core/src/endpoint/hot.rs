@@ -1,0 +1,317 @@
+//! The tables of the message path, fetched once for each call from outside, and what is done with
+//! their rows there.
+//!
+//! All is inlined where it is used, so that a row's place and bounds are worked out once per call.
+//! Nothing here calls what is rare: who waits for a slot or a task, deadlines, segment lists. The
+//! endpoint's methods of the same names add that; the short way (`plain`) is only taken when there
+//! is nothing to add.
+
+use super::{Endpoint, Globals};
+use crate::entries::{
+    Connection, Ending, Nexus, Slot, SlotUse, Task, TaskEvents, TaskFlags, WorkEntry, WorkKind,
+};
+use crate::ids::{NONE, WrId, WrKind};
+use crate::mutant::mutated;
+use crate::state::task::{self, Action, Input, State};
+use crate::storage::Storage;
+use crate::table::queue_push;
+use crate::trace::Trace;
+
+pub(crate) struct Hot<'a, T> {
+    pub(crate) nexuses: &'a mut [Nexus],
+    pub(crate) connections: &'a mut [Connection],
+    pub(crate) tasks: &'a mut [Task],
+    pub(crate) slots: &'a mut [Slot],
+    pub(crate) work: &'a mut [WorkEntry],
+    pub(crate) g: &'a mut Globals,
+    pub(crate) trace: &'a mut T,
+}
+
+impl<S: Storage, T: Trace> Endpoint<S, T> {
+    #[inline(always)]
+    pub(crate) fn hot(&mut self) -> Hot<'_, T> {
+        let tables = self.s.tables();
+        Hot {
+            nexuses: tables.nexuses,
+            connections: tables.connections,
+            tasks: tables.tasks,
+            slots: tables.slots,
+            work: tables.work,
+            g: &mut self.g,
+            trace: &mut self.trace,
+        }
+    }
+}
+
+impl Globals {
+    /// Whether somebody waits for a slot or a task to be free.
+    #[inline(always)]
+    pub(crate) fn anyone_waits(&self) -> bool {
+        let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
+        lines != NONE || self.slot_waiters > 0
+    }
+}
+
+impl<T: Trace> Hot<'_, T> {
+    #[inline(always)]
+    pub(crate) fn task_input(&mut self, t: u32, input: Input) -> Action {
+        let row = &mut self.tasks[t as usize];
+        let from = row.state;
+        let (next, action) = task::lookup(from, input);
+        row.state = next;
+        if action == Action::Ignored {
+            self.g.counters.ignored_inputs += 1;
+        } else {
+            self.trace
+                .transition(3, t, from as u8, input as u8, next as u8);
+        }
+        action
+    }
+
+    /// Something may have changed that lets a nexus send.
+    #[inline(always)]
+    pub(crate) fn mark_ready(&mut self, n: u32) {
+        let row = &mut self.nexuses[n as usize];
+        if !row.in_ready {
+            row.in_ready = true;
+            let q = &mut self.g.transport(row.transport).ready;
+            queue_push!(self.nexuses, q.head, q.tail, ready_next, n);
+        }
+    }
+
+    /// Something small changed (a receive used or free, credits, room): the nexus is ready if that
+    /// can lead to work.
+    #[inline(always)]
+    pub(crate) fn look_again(&mut self, n: u32) {
+        if self.nexuses[n as usize].may_have_work() {
+            self.mark_ready(n);
+        }
+    }
+
+    /// A connection may have something to send.
+    #[inline(always)]
+    pub(crate) fn mark_tx(&mut self, c: u32) {
+        let row = &mut self.connections[c as usize];
+        let n = row.nexus;
+        if n == NONE {
+            return;
+        }
+        if !row.in_tx {
+            row.in_tx = true;
+            let nexus = &mut self.nexuses[n as usize];
+            queue_push!(self.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+        self.mark_ready(n);
+    }
+
+    /// Puts a connection in the round of those with events.
+    #[inline(always)]
+    pub(crate) fn mark_events(&mut self, c: u32) {
+        let row = &mut self.connections[c as usize];
+        if !row.in_events {
+            row.in_events = true;
+            let q = &mut self.g.connection_events;
+            queue_push!(self.connections, q.head, q.tail, event_next, c);
+        }
+    }
+
+    /// Puts a task in its connection's list of events.
+    #[inline(always)]
+    pub(crate) fn task_event(&mut self, t: u32, event: TaskEvents) {
+        let task = &mut self.tasks[t as usize];
+        task.events.insert(event);
+        let c = task.connection;
+        if !task.flags.contains(TaskFlags::EVENTS) {
+            task.flags.insert(TaskFlags::EVENTS);
+            let row = &mut self.connections[c as usize];
+            queue_push!(self.tasks, row.ev_head, row.ev_tail, event_next, t);
+        }
+        self.mark_events(c);
+    }
+
+    /// Puts a task in its connection's list of all tasks.
+    #[inline(always)]
+    pub(crate) fn link_task(&mut self, c: u32, t: u32) {
+        let row = &mut self.connections[c as usize];
+        let head = row.tasks;
+        row.tasks = t;
+        if head != NONE {
+            self.tasks[head as usize].prev = t;
+        }
+        let task = &mut self.tasks[t as usize];
+        task.connection = c;
+        task.prev = NONE;
+        task.next = head;
+    }
+
+    #[inline(always)]
+    pub(crate) fn unlink_task(&mut self, t: u32) {
+        let task = &self.tasks[t as usize];
+        let (c, prev, next) = (task.connection, task.prev, task.next);
+        if prev == NONE {
+            self.connections[c as usize].tasks = next;
+        } else {
+            self.tasks[prev as usize].next = next;
+        }
+        if next != NONE {
+            self.tasks[next as usize].prev = prev;
+        }
+    }
+
+    /// Gives a message its one outcome, which is an event unless the message is silent.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, t: u32, ending: Ending) {
+        let by_device = mutated!(self.g, ReturnedByDevice);
+        let lost = mutated!(self.g, OutcomeLost) && matches!(ending, Ending::Failed(_));
+        let row = &mut self.tasks[t as usize];
+        debug_assert!(
+            row.ending == Ending::Open,
+            "task {t} ends twice: {:?}",
+            row.ending
+        );
+        row.ending = ending;
+        let work = row.work > 0 && !by_device;
+        let held = work || row.flags.contains(TaskFlags::PEER_HOLDS);
+        if held {
+            row.flags.insert(TaskFlags::LINGERS);
+            let memory = row.out.count > 0 || row.into.count > 0;
+            row.flags.set(TaskFlags::OWES_RETURN, memory);
+        }
+        let c = &mut self.connections[row.connection as usize];
+        c.held += u32::from(held);
+        if !row.flags.contains(TaskFlags::INCOMING) {
+            // It no longer counts against its connection's queue limits.
+            c.queued_messages -= 1;
+            c.queued_bytes -= row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+            // Only a good outcome puts an answer into the user's hands.
+            if ending != Ending::Good {
+                row.flags.remove(TaskFlags::USER);
+            }
+        }
+        if !row.flags.contains(TaskFlags::SILENT) && !lost {
+            self.task_event(t, TaskEvents::MAIN);
+        }
+    }
+
+    /// Gives a slot of either kind back.
+    #[inline(always)]
+    pub(crate) fn free_slot(&mut self, slot: u32) {
+        if slot < self.g.config.rx_slots {
+            self.free_rx_slot(slot);
+        } else {
+            self.free_tx_slot(slot);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_rx_slot(&mut self, slot: u32) {
+        let row = &mut self.slots[slot as usize];
+        debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
+        row.usage = SlotUse::Free;
+        row.nexus = NONE;
+        self.g.rx_slots.give(self.slots, slot);
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_tx_slot(&mut self, slot: u32) {
+        let row = &mut self.slots[slot as usize];
+        debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
+        row.usage = SlotUse::Free;
+        self.g.tx_slots.give(self.slots, slot);
+    }
+
+    /// Whether nothing refers to a task's row any more.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, t: u32) -> bool {
+        const BUSY: TaskFlags = TaskFlags::QUEUED
+            .union(TaskFlags::EVENTS)
+            .union(TaskFlags::HELD_BACK)
+            .union(TaskFlags::USER)
+            .union(TaskFlags::LINGERS)
+            .union(TaskFlags::PEER_HOLDS);
+        let row = &self.tasks[t as usize];
+        row.state == State::Ended && row.work == 0 && !row.flags.intersects(BUSY)
+    }
+
+    /// A receive slot that held a message is free again.
+    #[inline(always)]
+    pub(crate) fn free_incoming(&mut self, slot: u32) {
+        self.end_incoming(slot);
+        let n = self.slots[slot as usize].nexus;
+        self.free_rx_slot(slot);
+        if n != NONE {
+            self.uncount(n);
+        }
+    }
+
+    /// The task of a receive slot is over.
+    #[inline(always)]
+    pub(crate) fn end_incoming(&mut self, slot: u32) {
+        debug_assert!(self.slots[slot as usize].usage == SlotUse::Filled);
+        let row = &mut self.tasks[slot as usize];
+        row.generation = row.generation.wrapping_add(1);
+        row.flags = TaskFlags::empty();
+        row.state = State::Vacant;
+    }
+
+    /// A receive slot is no longer counted to a transport connection.
+    #[inline(always)]
+    pub(crate) fn uncount(&mut self, n: u32) {
+        self.nexuses[n as usize].held -= 1;
+        self.look_again(n);
+    }
+
+    /// Enters a work request on a send queue. There is room for it: that was checked before.
+    #[inline(always)]
+    pub(crate) fn push_work(&mut self, n: u32, entry: WorkEntry) -> WrId {
+        let Some(w) = self.g.work.take(self.work) else {
+            unreachable!("room was checked before");
+        };
+        let row = &mut self.work[w as usize];
+        let generation = row.generation;
+        let bytes = entry.bytes;
+        *row = WorkEntry {
+            generation,
+            nexus: n,
+            live: true,
+            ..entry
+        };
+        let nexus = &mut self.nexuses[n as usize];
+        queue_push!(self.work, nexus.sq_head, nexus.sq_tail, next_free, w);
+        nexus.sq_used += 1;
+        nexus.sq_bytes += bytes;
+        self.g.transport(nexus.transport).cq_used += 1;
+        WrId::new(WrKind::Send, w, generation)
+    }
+
+    /// Takes the oldest work request off a send queue.
+    #[inline(always)]
+    pub(crate) fn take_work(&mut self, n: u32) -> Done {
+        let nexus = &mut self.nexuses[n as usize];
+        let w = nexus.sq_head;
+        let row = &mut self.work[w as usize];
+        nexus.sq_head = row.next_free;
+        row.live = false;
+        let done = Done {
+            kind: row.kind,
+            task: row.task,
+            connection: row.connection,
+            slot: row.slot,
+            bytes: row.bytes,
+        };
+        nexus.sq_used -= 1;
+        nexus.sq_bytes -= done.bytes;
+        self.g.transport(nexus.transport).cq_used -= 1;
+        self.g.work.give(self.work, w);
+        done
+    }
+}
+
+/// A work request that left its send queue.
+pub(crate) struct Done {
+    pub(crate) kind: WorkKind,
+    pub(crate) task: u32,
+    pub(crate) connection: u32,
+    pub(crate) slot: u32,
+    pub(crate) bytes: u64,
+}

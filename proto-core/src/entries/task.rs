@@ -1,0 +1,309 @@
+//! Messages, their lists of segments, and registered memory.
+
+use super::Due;
+use crate::error::{Failure, Reason};
+use crate::ids::NONE;
+use crate::memory::{SEGMENTS_INLINE, Segment};
+use crate::output::Access;
+use crate::state::task;
+use crate::wire::Kind;
+
+bitflags::bitflags! {
+    /// Events that a task has for the user, given in this order.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskEvents: u8 {
+        /// Its payload waits for the user.
+        const WAITING = 1;
+        /// A receipt came before the answer.
+        const RECEIPT = 2;
+        /// The received message, or the outcome.
+        const MAIN = 4;
+        /// Its buffers are free now.
+        const RETURNED = 8;
+    }
+
+    /// What a task is and what is true of it.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub(crate) struct TaskFlags: u32 {
+        /// Receive slot's own task.
+        const INCOMING = 1;
+        /// In one of the send queues.
+        const QUEUED = 2;
+        /// In its connection's event list.
+        const EVENTS = 4;
+        /// In its connection's hold-back list.
+        const HELD_BACK = 8;
+        /// The user must release it.
+        const USER = 16;
+        /// A receipt has to be sent (or is asked of the peer).
+        const RECEIPT = 32;
+        /// The receipt is to be sent before delivery (or is asked so).
+        const RECEIPT_NOW = 64;
+        /// A receipt was sent (or came).
+        const RECEIPT_DONE = 128;
+        /// Outcome given while buffers were held.
+        const OWES_RETURN = 256;
+        /// The peer may reach the user's memory until it answers.
+        const PEER_HOLDS = 512;
+        /// Last of its batch.
+        const LAST = 1024;
+        /// Its connection is gone.
+        const ORPHAN = 2048;
+        /// Requester forces WRITE for the response.
+        const FORCE_WRITE = 4096;
+        /// Outcome given; device or peer still hold a part of it.
+        const LINGERS = 8192;
+        /// Answered by the user with a response (and not only a receipt).
+        const RESPONSE = 16384;
+        /// Becomes an orphan when its event is taken.
+        const ORPHAN_LATER = 32768;
+        /// Its outcome is nobody's event.
+        const SILENT = 1 << 16;
+        /// In a slot as a whole, and by itself nothing that the short way cannot send.
+        const PLAIN = 1 << 31;
+        /// Its READ_ACK follows when it leaves the list of transfers.
+        const ACK_LATER = 1 << 17;
+        /// A completion is wanted at once.
+        const PROMPT = 1 << 18;
+    }
+}
+
+/// How a task ends, once it does.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    Open,
+    /// Good: response, sent, or received message.
+    Good,
+    /// Receipt of a one-way, with the peer's word.
+    Receipt(u32),
+    Failed(Failure),
+    TimedOut,
+    Cancelled,
+}
+
+/// A list of segments: by itself up to [`SEGMENTS_INLINE`], longer ones in a chain of extents.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct SegmentList {
+    pub(crate) count: u16,
+    pub(crate) total: u64,
+    pub(crate) inline: [Segment; SEGMENTS_INLINE],
+    pub(crate) extent: u32,
+}
+
+impl SegmentList {
+    pub(crate) const EMPTY: Self = Self {
+        count: 0,
+        total: 0,
+        inline: [Segment {
+            addr: 0,
+            len: 0,
+            lkey: 0,
+            rkey: 0,
+        }; SEGMENTS_INLINE],
+        extent: NONE,
+    };
+}
+
+/// Progress of READ or WRITE work of a task.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Transfer {
+    /// Bytes for which work was posted.
+    pub(crate) posted: u64,
+    /// Bytes done.
+    pub(crate) done: u64,
+    /// Bytes in all.
+    pub(crate) total: u64,
+}
+
+impl Transfer {
+    pub(crate) const NONE: Self = Self {
+        posted: 0,
+        done: 0,
+        total: 0,
+    };
+}
+
+/// Registered user memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) live: bool,
+    /// Create: to be registered; Destroy: to be revoked.
+    pub(crate) due: Due,
+    pub(crate) ready: bool,
+    pub(crate) revoking: bool,
+    pub(crate) revoked: bool,
+    /// The user knows the last that happened.
+    pub(crate) told: bool,
+    pub(crate) transport: u8,
+    pub(crate) access: Access,
+    pub(crate) keys: Option<Result<(u32, u32), i32>>,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) user: u64,
+}
+
+impl Region {
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        live: false,
+        due: Due::Nothing,
+        ready: false,
+        revoking: false,
+        revoked: false,
+        told: true,
+        transport: 0,
+        access: Access::empty(),
+        keys: None,
+        addr: 0,
+        len: 0,
+        user: 0,
+    };
+}
+
+/// READ or WRITE by the user's own addresses.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    No,
+    Read,
+    Write,
+}
+
+/// A message.
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub(crate) generation: u32,
+    pub(crate) next_free: u32,
+    pub(crate) state: task::State,
+    pub(crate) kind: Kind,
+    pub(crate) flags: TaskFlags,
+    pub(crate) events: TaskEvents,
+    pub(crate) connection: u32,
+    pub(crate) nexus: u32,
+    pub(crate) user: u64,
+    pub(crate) ending: Ending,
+    pub(crate) serial: u64,
+    /// Outgoing: slot with the application header, or NONE.
+    pub(crate) slot: u32,
+    /// Outgoing: receive slot of the answer, or NONE.
+    pub(crate) answer: u32,
+    /// The peer's task id: of a received request, or of a READ response.
+    pub(crate) peer_tid: u32,
+    /// Work requests outstanding on it.
+    pub(crate) work: u16,
+    /// Outgoing: application header length, and data bytes that lie behind it in the slot.
+    pub(crate) header_len: u16,
+    pub(crate) slot_data: u32,
+    /// Received message or answer: where header and data lie in the receive slot.
+    pub(crate) header_at: u16,
+    pub(crate) rx_header_len: u16,
+    pub(crate) data_at: u16,
+    pub(crate) data_len: u64,
+    /// Received request: entries offered for the response, and where their list lies.
+    pub(crate) offer_count: u16,
+    pub(crate) offer_at: u16,
+    pub(crate) offer_write: bool,
+    pub(crate) offer_total: u64,
+    /// Outgoing: let the peer READ even small data.
+    pub(crate) force_read: bool,
+    /// Received request: the answer's data is READ by the requester.
+    pub(crate) read_response: bool,
+    /// The data is in the user's segments, not in the slot.
+    pub(crate) in_segments: bool,
+    /// The peer's word in a receipt.
+    pub(crate) receipt_code: u32,
+    /// Why its connection ended, for a task that outlives it.
+    pub(crate) closed: Reason,
+    /// Received request by READ, or READ response: the remote list.
+    pub(crate) remote_count: u16,
+    pub(crate) remote_at: u16,
+    pub(crate) status: u32,
+    pub(crate) direct: Direct,
+    pub(crate) remote_addr: u64,
+    pub(crate) remote_key: u32,
+    pub(crate) out: SegmentList,
+    pub(crate) into: SegmentList,
+    pub(crate) transfer: Transfer,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    pub(crate) queue_next: u32,
+    pub(crate) event_next: u32,
+    pub(crate) hold_next: u32,
+    /// What its deadline is for: the user's answer to a waiting payload, or the message.
+    pub(crate) deadline_is_provide: bool,
+    pub(crate) timer: u32,
+}
+
+impl Task {
+    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
+    /// yet, and the segments beyond the lists' counts.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        let (out, into) = (self.out.inline, self.into.inline);
+        *self = Self {
+            generation: self.generation,
+            out: SegmentList {
+                inline: out,
+                ..SegmentList::EMPTY
+            },
+            into: SegmentList {
+                inline: into,
+                ..SegmentList::EMPTY
+            },
+            ..Self::VACANT
+        };
+    }
+
+    /// A free row.
+    pub const VACANT: Self = Self {
+        generation: 0,
+        next_free: NONE,
+        state: task::State::Vacant,
+        kind: Kind::MsgReq,
+        flags: TaskFlags::empty(),
+        events: TaskEvents::empty(),
+        connection: NONE,
+        nexus: NONE,
+        user: 0,
+        ending: Ending::Open,
+        serial: 0,
+        slot: NONE,
+        answer: NONE,
+        peer_tid: 0,
+        work: 0,
+        header_len: 0,
+        slot_data: 0,
+        header_at: 0,
+        rx_header_len: 0,
+        data_at: 0,
+        data_len: 0,
+        offer_count: 0,
+        offer_at: 0,
+        offer_write: false,
+        offer_total: 0,
+        force_read: false,
+        read_response: false,
+        in_segments: false,
+        receipt_code: 0,
+        closed: Reason::Closed,
+        remote_count: 0,
+        remote_at: 0,
+        status: 0,
+        direct: Direct::No,
+        remote_addr: 0,
+        remote_key: 0,
+        out: SegmentList::EMPTY,
+        into: SegmentList::EMPTY,
+        transfer: Transfer::NONE,
+        prev: NONE,
+        next: NONE,
+        queue_next: NONE,
+        event_next: NONE,
+        hold_next: NONE,
+        deadline_is_provide: false,
+        timer: NONE,
+    };
+}
