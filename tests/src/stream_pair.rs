@@ -87,6 +87,14 @@ pub struct Socket {
     queued: bool,
 }
 
+/// A work request that is not written whole.
+struct Unwritten {
+    nexus: NexusId,
+    wr: WrId,
+    /// How far each socket must have got.
+    goals: Vec<(SocketId, u64)>,
+}
+
 /// Both sides: 0 connects, 1 listens.
 pub struct StreamPair {
     /// The two sides.
@@ -112,8 +120,7 @@ pub struct StreamPair {
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
-    /// Work requests that are not written whole: sockets, and how far each must have got.
-    unwritten: [VecDeque<(NexusId, WrId, Vec<(SocketId, u64)>)>; 2],
+    unwritten: [VecDeque<Unwritten>; 2],
     sockets: [Vec<Socket>; 2],
     dirty: VecDeque<(usize, usize)>,
     next_port: u16,
@@ -340,21 +347,12 @@ impl StreamPair {
                 self.cm(i, nexus, CmKind::Disconnected);
             }
             Control::Drain { nexus } => {
-                let queue = std::mem::take(&mut self.unwritten[i]);
-                for entry in queue {
-                    if entry.0 != nexus {
+                for entry in std::mem::take(&mut self.unwritten[i]) {
+                    if entry.nexus == nexus {
+                        self.written(i, entry.wr, WorkStatus::Flushed);
+                    } else {
                         self.unwritten[i].push_back(entry);
-                        continue;
                     }
-                    let side = &mut self.sides[i];
-                    let status = WorkStatus::Flushed;
-                    let completion = Completion {
-                        wr: entry.1,
-                        status,
-                        len: 0,
-                    };
-                    side.endpoint
-                        .handle_completion(self.now, completion, &mut side.slots);
                 }
             }
             Control::Destroy { nexus } => {
@@ -496,7 +494,7 @@ impl StreamPair {
         }
         let reach = |id: &SocketId| (*id, self.sockets[i][id.index()].written);
         let goals = ends.iter().map(reach).collect();
-        self.unwritten[i].push_back((nexus, wr, goals));
+        self.unwritten[i].push_back(Unwritten { nexus, wr, goals });
         self.complete(i);
     }
 
@@ -539,23 +537,25 @@ impl StreamPair {
     /// Completes what is written whole, each queue in order.
     fn complete(&mut self, i: usize) {
         let mut waits = Vec::new();
-        let queue = std::mem::take(&mut self.unwritten[i]);
-        for (nexus, wr, goals) in queue {
-            let gone = |(id, goal): &(SocketId, u64)| {
+        for entry in std::mem::take(&mut self.unwritten[i]) {
+            let there = |(id, goal): &(SocketId, u64)| {
                 let socket = &self.sockets[i][id.index()];
                 socket.id != Some(*id) || socket.left >= *goal
             };
-            if waits.contains(&nexus) || !goals.iter().all(gone) {
-                waits.push(nexus);
-                self.unwritten[i].push_back((nexus, wr, goals));
-                continue;
+            if waits.contains(&entry.nexus) || !entry.goals.iter().all(there) {
+                waits.push(entry.nexus);
+                self.unwritten[i].push_back(entry);
+            } else {
+                self.written(i, entry.wr, WorkStatus::Success);
             }
-            let side = &mut self.sides[i];
-            let status = WorkStatus::Success;
-            let completion = Completion { wr, status, len: 0 };
-            side.endpoint
-                .handle_completion(self.now, completion, &mut side.slots);
         }
+    }
+
+    fn written(&mut self, i: usize, wr: WrId, status: WorkStatus) {
+        let side = &mut self.sides[i];
+        let completion = Completion { wr, status, len: 0 };
+        side.endpoint
+            .handle_completion(self.now, completion, &mut side.slots);
     }
 
     /// Something came for a socket, or it may be read again.

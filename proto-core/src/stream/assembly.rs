@@ -13,7 +13,8 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{
-    Dialect, Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len, stream_rest,
+    Dialect, Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len,
+    stream_rest,
 };
 
 /// What the next bytes of a control or single socket would be.

@@ -179,7 +179,7 @@ fn small_config(i: u8) -> Config {
     Config {
         buffer_size: 640,
         inline_data_max: 500,
-        ..Config::new(i, 64, 64)
+        ..Config::new(i, 64, 128)
     }
 }
 

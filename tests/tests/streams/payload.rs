@@ -290,18 +290,20 @@ fn a_peer_that_vanishes_under_way_leaves_nothing_behind() {
                 world.reads = Some(reads);
                 talk.settle(&mut world);
                 let socket = carrier(&world, 0, &talk);
-                let lends = lent
-                    && matches!(
-                        world.sides[0].endpoint.stream_want(socket),
-                        StreamWant::Payload(_)
-                    );
+                // With or without the driver at work in the user's memory.
+                if lent {
+                    let _ = world.sides[0].endpoint.stream_want(socket);
+                }
                 world.resume_with_loss(0);
                 world.cut_off(1);
                 talk.outlive(&mut world);
                 assert_eq!(talk.count(0, "failed 1"), 1, "{:?}", talk.heard[0]);
                 assert_eq!(talk.count(0, "closed"), 1);
                 assert_eq!(talk.count(1, "closed"), 1);
-                let _ = lends;
+                let held = talk.heard[0]
+                    .iter()
+                    .any(|text| text.ends_with("buffers held"));
+                assert_eq!(talk.count(0, "buffers of 1"), usize::from(held));
                 talk.let_go(&mut world, 0);
                 talk.let_go(&mut world, 1);
                 assert_eq!(
@@ -459,7 +461,6 @@ fn a_refused_payload_goes_nowhere_even_when_its_row_is_another_message_s() {
         assert_eq!(discarded(&world, 1), 0);
         // The next message takes the same row, and its payload is on its way before the refused
         // one has gone.
-        let info = world.sides[1].endpoint.info(second[1].unwrap()).unwrap();
         let stopped = carrier(&world, 1, &talk);
         world.hold_back(1, stopped);
         world.hold[1] = false;
@@ -477,7 +478,6 @@ fn a_refused_payload_goes_nowhere_even_when_its_row_is_another_message_s() {
         talk.settle(&mut world);
         assert_eq!(talk.count(0, "response 2"), 1, "{:?}", talk.heard);
         assert_eq!(discarded(&world, 1), LARGE as u64);
-        let _ = info;
     }
 }
 

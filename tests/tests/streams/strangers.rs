@@ -217,7 +217,7 @@ fn half_open_sockets_are_bounded() {
     }
     assert_eq!(world.sides[1].endpoint.half_open_room(), 0);
     let mut talk = Talk::default();
-    let refused = Talk::dial(&mut world, true);
+    Talk::dial(&mut world, true);
     talk.settle(&mut world);
     let full = Reason::NoResources {
         what: Resource::Sockets,
@@ -226,7 +226,6 @@ fn half_open_sockets_are_bounded() {
     };
     assert_eq!(world.refused, [full; 2]);
     assert_eq!(world.sides[1].endpoint.counters().sockets_refused, 2);
-    let _ = refused;
     assert_eq!(talk.count(0, "connect failed"), 1);
     talk.outlive(&mut world);
     assert_eq!(free_rows(&mut world), free);
