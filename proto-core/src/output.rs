@@ -21,7 +21,8 @@ pub enum Work {
     },
     /// One frame: `head`, then `tail`, then `data`, gathered. On two streams `head` goes on the
     /// control stream and the rest on the data stream; otherwise all goes out in this order.
-    /// On streams it is complete when the last byte of all three is written.
+    /// On streams it is complete when the last byte of all three is written; what is written before
+    /// that in several goes is told with `handle_stream_progress`.
     ///
     /// The first one of a connecting side on streams holds the connect messages too: `head`
     /// begins with that of the control (or single) stream, `tail` is that of the data stream.

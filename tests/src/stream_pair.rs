@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use xio_proto::storage::Counts;
 use xio_proto::{
     CmEvent, CmKind, Completion, Config, Control, Instant, NexusId, Reason, SegmentSpan, SocketId,
-    StreamWant, TransportLimits, Work, WorkStatus,
+    StreamWant, TransportLimits, Work, WorkStatus, WrId,
 };
 
 use crate::pair::{SERVER, Side};
@@ -67,6 +67,11 @@ pub struct Socket {
     id: Option<SocketId>,
     local: Option<SocketAddr>,
     peer: Option<(usize, usize)>,
+    /// Bytes that the window has no room for yet.
+    outbox: VecDeque<u8>,
+    /// Bytes written in all, and those of them that left.
+    written: u64,
+    left: u64,
     /// Bytes that came and were not read.
     inbox: VecDeque<u8>,
     /// Bytes read and not taken.
@@ -77,7 +82,17 @@ pub struct Socket {
     ended: bool,
     /// That was told to the endpoint.
     told: bool,
+    /// Nobody reads it.
+    held: bool,
     queued: bool,
+}
+
+/// A work request that is not written whole.
+struct Unwritten {
+    nexus: NexusId,
+    wr: WrId,
+    /// How far each socket must have got.
+    goals: Vec<(SocketId, u64)>,
 }
 
 /// Both sides: 0 connects, 1 listens.
@@ -90,6 +105,8 @@ pub struct StreamPair {
     pub cut: Cut,
     /// The data socket reaches the listener first, and its bytes come first.
     pub data_first: bool,
+    /// Bytes that are on their way on each stream at most.
+    pub window: usize,
     /// Nothing is read: what is sent stays on the wire.
     pub hold: [bool; 2],
     /// Reads that are left before both sides hold.
@@ -103,6 +120,7 @@ pub struct StreamPair {
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
+    unwritten: [VecDeque<Unwritten>; 2],
     sockets: [Vec<Socket>; 2],
     dirty: VecDeque<(usize, usize)>,
     next_port: u16,
@@ -117,6 +135,7 @@ impl StreamPair {
             now: Instant::from_millis(1),
             cut,
             data_first: false,
+            window: usize::MAX,
             hold: [false; 2],
             reads: None,
             longest: 0,
@@ -124,6 +143,7 @@ impl StreamPair {
             refused: Vec::new(),
             check_every: 1,
             rounds: 0,
+            unwritten: [VecDeque::new(), VecDeque::new()],
             sockets: [Vec::new(), Vec::new()],
             dirty: VecDeque::new(),
             next_port: 40_000,
@@ -223,6 +243,18 @@ impl StreamPair {
         self.run();
     }
 
+    /// Leaves one socket of a side unread.
+    pub fn hold_back(&mut self, i: usize, socket: SocketId) {
+        self.sockets[i][socket.index()].held = true;
+    }
+
+    /// Reads all sockets of a side again.
+    pub fn let_flow(&mut self, i: usize) {
+        for socket in &mut self.sockets[i] {
+            socket.held = false;
+        }
+    }
+
     /// Lets both sides read again, after what was on its way to one of them is lost.
     pub fn resume_with_loss(&mut self, i: usize) {
         self.cut_off(i);
@@ -313,6 +345,15 @@ impl StreamPair {
                     self.hang_up(i, id.index());
                 }
                 self.cm(i, nexus, CmKind::Disconnected);
+            }
+            Control::Drain { nexus } => {
+                for entry in std::mem::take(&mut self.unwritten[i]) {
+                    if entry.nexus == nexus {
+                        self.written(i, entry.wr, WorkStatus::Flushed);
+                    } else {
+                        self.unwritten[i].push_back(entry);
+                    }
+                }
             }
             Control::Destroy { nexus } => {
                 for id in self.ends(i, nexus) {
@@ -451,23 +492,70 @@ impl StreamPair {
             self.write(i, ends[0].index(), &first);
             self.write(i, ends[last].index(), &second);
         }
-        let side = &mut self.sides[i];
-        let completion = Completion {
-            wr,
-            status: WorkStatus::Success,
-            len: 0,
-        };
-        side.endpoint
-            .handle_completion(self.now, completion, &mut side.slots);
+        let reach = |id: &SocketId| (*id, self.sockets[i][id.index()].written);
+        let goals = ends.iter().map(reach).collect();
+        self.unwritten[i].push_back(Unwritten { nexus, wr, goals });
+        self.complete(i);
     }
 
     fn write(&mut self, i: usize, s: usize, bytes: &[u8]) {
-        if let Some((j, peer)) = self.sockets[i][s].peer
-            && !bytes.is_empty()
-        {
+        let socket = &mut self.sockets[i][s];
+        socket.outbox.extend(bytes);
+        socket.written += bytes.len() as u64;
+        self.push(i, s);
+    }
+
+    /// Moves bytes onto the wire, as many as the window takes. Without a peer they are lost.
+    fn push(&mut self, i: usize, s: usize) {
+        let socket = &mut self.sockets[i][s];
+        if socket.outbox.is_empty() {
+            return;
+        }
+        let Some((j, peer)) = socket.peer else {
+            socket.left += socket.outbox.len() as u64;
+            socket.outbox.clear();
+            return;
+        };
+        let there = self.sockets[j][peer].inbox.len() + self.sockets[j][peer].staged.len();
+        let socket = &mut self.sockets[i][s];
+        let room = self.window.saturating_sub(there).min(socket.outbox.len());
+        if room > 0 {
+            socket.left += room as u64;
+            let bytes: Vec<u8> = socket.outbox.drain(..room).collect();
             self.sockets[j][peer].inbox.extend(bytes);
             self.touch(j, peer);
+            let (id, more) = {
+                let socket = &self.sockets[i][s];
+                (socket.id, !socket.outbox.is_empty())
+            };
+            if let (Some(id), true) = (id, more) {
+                self.sides[i].endpoint.handle_stream_progress(self.now, id);
+            }
         }
+    }
+
+    /// Completes what is written whole, each queue in order.
+    fn complete(&mut self, i: usize) {
+        let mut waits = Vec::new();
+        for entry in std::mem::take(&mut self.unwritten[i]) {
+            let there = |(id, goal): &(SocketId, u64)| {
+                let socket = &self.sockets[i][id.index()];
+                socket.id != Some(*id) || socket.left >= *goal
+            };
+            if waits.contains(&entry.nexus) || !entry.goals.iter().all(there) {
+                waits.push(entry.nexus);
+                self.unwritten[i].push_back(entry);
+            } else {
+                self.written(i, entry.wr, WorkStatus::Success);
+            }
+        }
+    }
+
+    fn written(&mut self, i: usize, wr: WrId, status: WorkStatus) {
+        let side = &mut self.sides[i];
+        let completion = Completion { wr, status, len: 0 };
+        side.endpoint
+            .handle_completion(self.now, completion, &mut side.slots);
     }
 
     /// Something came for a socket, or it may be read again.
@@ -497,7 +585,7 @@ impl StreamPair {
                 break;
             };
             self.sockets[i][s].queued = false;
-            if self.hold[i] || self.reads == Some(0) {
+            if self.hold[i] || self.reads == Some(0) || self.sockets[i][s].held {
                 held.push((i, s));
             } else if self.read(i, s) {
                 busy = true;
@@ -515,6 +603,15 @@ impl StreamPair {
 
     /// One read of a socket, of what its endpoint wants. False when it must wait.
     fn read(&mut self, i: usize, s: usize) -> bool {
+        let went = self.read_once(i, s);
+        if let Some((j, peer)) = self.sockets[i][s].peer {
+            self.push(j, peer);
+            self.complete(j);
+        }
+        went
+    }
+
+    fn read_once(&mut self, i: usize, s: usize) -> bool {
         let Some(id) = self.sockets[i][s].id else {
             return false;
         };

@@ -579,7 +579,19 @@ fn outcome(event: &Event) -> Option<String> {
     Some(match event {
         Event::Sent { user, .. } => format!("sent {user}"),
         Event::Delivered { user, receipt, .. } => format!("delivered {user}: {receipt:?}"),
-        Event::Failed { user, failure, .. } => format!("failed {user}: {failure:?}"),
+        Event::Failed {
+            user,
+            failure,
+            buffers_returned,
+            ..
+        } => {
+            let held = if *buffers_returned {
+                ""
+            } else {
+                ", buffers held"
+            };
+            format!("failed {user}: {failure:?}{held}")
+        }
         Event::TimedOut {
             user,
             buffers_returned,

@@ -13,7 +13,8 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{
-    Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len, stream_rest,
+    Dialect, Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len,
+    stream_rest,
 };
 
 /// What the next bytes of a control or single socket would be.
@@ -142,7 +143,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Err(violation) => return self.break_stream(s, violation, rest.len()),
         };
         if is_bare(kind) {
-            if rest.len() >= total && self.in_order(n) {
+            if rest.len() >= total && (passes(kind) || self.in_order(n)) {
                 self.on_bare_frame(n, &rest[..total]);
                 return total;
             }
@@ -215,7 +216,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.head[have..have + take].copy_from_slice(&rest[..take]);
         row.head_len += take as u8;
         if have + take == need {
-            if self.in_order(n) {
+            let word = [row.head[4], row.head[5], row.head[6], row.head[7]];
+            let kind = Kind::from_word(u32::from_be_bytes(word), Dialect::Tcp);
+            if kind.is_ok_and(passes) || self.in_order(n) {
                 self.bare_here(s);
             } else {
                 self.trace.mark("control frame waited for data");
@@ -416,6 +419,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.mark_ready(n);
         taken
     }
+}
+
+/// Control frames that say something about this moment, and nothing about what came before them:
+/// they do not wait for anybody's data, which may take long.
+const fn passes(kind: Kind) -> bool {
+    matches!(kind, Kind::KeepaliveReq | Kind::KeepaliveRsp)
 }
 
 /// Control frames that nothing follows the headers of, and transport setup: parsed where they are.

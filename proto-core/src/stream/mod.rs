@@ -6,7 +6,7 @@
 //! who waits for one), `list` (the lists that sockets are in).
 //!
 //! Frames of one transport connection are handed on in the order of the control or single stream,
-//! each with its data: one that waits for data holds back those behind it.
+//! each with its data: one that waits for data holds back those behind it, but for keepalive.
 
 mod assembly;
 #[cfg(feature = "check")]
@@ -39,6 +39,28 @@ const BARE_MAX: usize = 96;
 const RUN_AHEAD: u32 = 32;
 
 /// What the next bytes of a socket are.
+///
+/// A driver reads a socket that has something like this, and again when
+/// [`poll_stream`](Endpoint::poll_stream) names it:
+///
+/// ```text
+/// loop {
+///     match endpoint.stream_want(socket) {
+///         Nothing       => stop,
+///         Bytes(_)      => read into the buffer unless it holds some, or stop;
+///                          taken = endpoint.handle_stream_bytes(now, socket, buffer, slots);
+///                          drop `taken` bytes from the front of the buffer
+///         Payload(span) => copy what the buffer holds into `endpoint.segments(span)`, or read
+///                          straight into them;
+///                          endpoint.handle_stream_payload(now, socket, bytes, slots)
+///         Discard(most) => drop what the buffer holds, or read and drop;
+///                          endpoint.handle_stream_payload(now, socket, bytes, slots)
+///     }
+/// }
+/// ```
+///
+/// At the end of the stream it calls [`handle_socket_closed`](Endpoint::handle_socket_closed),
+/// after it has fed what it read before.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum StreamWant {
     /// Nothing can be taken now: leave the bytes where they are until

@@ -152,6 +152,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    /// Takes the driver's word that some bytes of a work request went out on a socket, but not the
+    /// last. Who reads so long a frame is alive, though it can answer nothing that comes behind
+    /// it: keepalive waits for as long as there is progress. Never needed for a frame that was
+    /// written at once.
+    pub fn handle_stream_progress(&mut self, now: Instant, socket: SocketId) {
+        self.set_now(now);
+        let Some(s) = self.find_socket(socket) else {
+            return;
+        };
+        let n = self.socket(s).nexus;
+        if n != NONE {
+            self.heard_on(n);
+        }
+    }
+
     /// Drops bytes of a payload that nobody wants, out of those a driver read ahead.
     pub(super) fn discard_staged(&mut self, s: u32, len: usize, slots: &mut impl Slots) -> usize {
         if self.taker(s) != Taker::Nobody {

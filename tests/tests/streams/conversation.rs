@@ -179,7 +179,7 @@ fn small_config(i: u8) -> Config {
     Config {
         buffer_size: 640,
         inline_data_max: 500,
-        ..Config::new(i, 64, 64)
+        ..Config::new(i, 64, 128)
     }
 }
 
@@ -212,6 +212,7 @@ fn random_cuts_and_orders_give_the_same() {
         let expected = sorted(converse(&mut world, dual, 0, MUCH));
         for seed in 0..20 {
             world.cut = Cut::random(seed, [300, 20_000][seed as usize % 2]);
+            world.window = [usize::MAX, 5000, 700][seed as usize % 3];
             let heard = converse(&mut world, dual, 0, MUCH);
             assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
         }
@@ -220,6 +221,7 @@ fn random_cuts_and_orders_give_the_same() {
         let expected = sorted(converse(&mut world, dual, 0, LITTLE));
         for seed in 0..300 {
             world.cut = Cut::random(seed, [3, 60, 300][seed as usize % 3]);
+            world.window = [usize::MAX, 300, 20][seed as usize % 3];
             let heard = converse(&mut world, dual, 0, LITTLE);
             assert_eq!(sorted(heard), expected, "seed {seed}, two streams: {dual}");
         }
@@ -254,4 +256,73 @@ fn requests_arrive_in_the_order_of_the_control_stream() {
         users(&orders[0][1]),
         [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16]
     );
+}
+
+/// With application credits a control frame of its own (ACK_REQ) is numbered among the messages,
+/// so it must not overtake one whose data is on its way.
+#[test]
+fn control_frames_keep_their_place_among_messages() {
+    let careful = |i| Config {
+        flow_control: true,
+        depth_messages: 4,
+        depth_bytes: 4000,
+        ..config(i)
+    };
+    for dual in [false, true] {
+        for seed in 0..30 {
+            let mut world = tcp_with(careful, Cut::random(seed, [200, 9000][seed as usize % 2]));
+            world.data_first = seed % 4 > 1;
+            let free = free_rows(&mut world);
+            let mut talk = Talk::open(&mut world, dual);
+            for user in 0..20 {
+                for i in 0..2 {
+                    let say = Say {
+                        inline: 300,
+                        ..Say::one_way(user)
+                    };
+                    talk.say(&mut world, i, &say);
+                }
+            }
+            talk.settle(&mut world);
+            for i in 0..2 {
+                assert_eq!(talk.count(i, "one-way"), 20, "{:#?}", talk.heard);
+                assert_eq!(world.sides[i].endpoint.counters().violations, 0);
+                let credits = |frame: &&Vec<u8>| frame[4..8] == 0x1002u32.to_be_bytes();
+                assert!(world.sides[i].sent.iter().filter(credits).count() > 2);
+            }
+            talk.close(&mut world, 0);
+            assert_eq!(free_rows(&mut world), free);
+        }
+    }
+}
+
+#[test]
+fn a_control_frame_waits_for_the_data_of_the_message_before_it() {
+    let careful = |i| Config {
+        flow_control: true,
+        depth_messages: 4,
+        depth_bytes: 4000,
+        ..config(i)
+    };
+    for cut in [Cut::Whole, Cut::Every(9)] {
+        let mut world = tcp_with(careful, cut);
+        let mut talk = Talk::open(&mut world, true);
+        let info = world.sides[1].endpoint.info(talk.connections[1].unwrap());
+        let data = world.ends(1, info.unwrap().nexus)[1];
+        world.hold_back(1, data);
+        talk.say(&mut world, 0, &Say::one_way(1));
+        for user in 0..4 {
+            talk.say(&mut world, 1, &Say::one_way(user));
+        }
+        talk.settle(&mut world);
+        assert_eq!(talk.count(0, "one-way"), 4);
+        let credits = |frame: &Vec<u8>| frame[4..8] == 0x1002u32.to_be_bytes();
+        assert!(world.sides[0].sent.iter().any(credits));
+        assert_eq!(talk.count(1, "one-way"), 0);
+        world.let_flow(1);
+        world.resume();
+        talk.settle(&mut world);
+        assert_eq!(talk.count(1, "one-way 1"), 1, "{:?}", talk.heard);
+        assert_eq!(world.sides[1].endpoint.counters().violations, 0);
+    }
 }

@@ -2,7 +2,7 @@
 //! back.
 
 use xio_proto::wire::What;
-use xio_proto::{Config, Reason, SocketId, StreamWant, TaskId};
+use xio_proto::{Config, ConnectOptions, Event, Keepalive, Reason, SocketId, StreamWant, TaskId};
 use xio_tests::stream_pair::{Cut, StreamPair};
 use xio_tests::talk::{Payload, Say, Talk, free_rows};
 
@@ -200,10 +200,10 @@ fn only_the_stream_whose_user_thinks_is_not_read() {
         let mut world = tcp(Cut::Every(700));
         let mut talk = Talk::open(&mut world, dual);
         let first = talk.connections;
-        let own = xio_proto::ConnectOptions {
+        let own = ConnectOptions {
             own_nexus: true,
             dual_stream: dual,
-            ..xio_proto::ConnectOptions::new(60)
+            ..ConnectOptions::new(60)
         };
         let client = Talk::dial_with(&mut world, &own);
         talk.settle(&mut world);
@@ -290,18 +290,20 @@ fn a_peer_that_vanishes_under_way_leaves_nothing_behind() {
                 world.reads = Some(reads);
                 talk.settle(&mut world);
                 let socket = carrier(&world, 0, &talk);
-                let lends = lent
-                    && matches!(
-                        world.sides[0].endpoint.stream_want(socket),
-                        StreamWant::Payload(_)
-                    );
+                // With or without the driver at work in the user's memory.
+                if lent {
+                    let _ = world.sides[0].endpoint.stream_want(socket);
+                }
                 world.resume_with_loss(0);
                 world.cut_off(1);
                 talk.outlive(&mut world);
                 assert_eq!(talk.count(0, "failed 1"), 1, "{:?}", talk.heard[0]);
                 assert_eq!(talk.count(0, "closed"), 1);
                 assert_eq!(talk.count(1, "closed"), 1);
-                let _ = lends;
+                let held = talk.heard[0]
+                    .iter()
+                    .any(|text| text.ends_with("buffers held"));
+                assert_eq!(talk.count(0, "buffers of 1"), usize::from(held));
                 talk.let_go(&mut world, 0);
                 talk.let_go(&mut world, 1);
                 assert_eq!(
@@ -385,9 +387,9 @@ fn a_break_in_a_stream_ends_its_transport_connection_only() {
         let free = free_rows(&mut world);
         let mut talk = Talk::open(&mut world, dual);
         let first = talk.connections;
-        let own = xio_proto::ConnectOptions {
+        let own = ConnectOptions {
             own_nexus: true,
-            ..xio_proto::ConnectOptions::new(60)
+            ..ConnectOptions::new(60)
         };
         let client = Talk::dial_with(&mut world, &own);
         talk.settle(&mut world);
@@ -427,5 +429,202 @@ fn a_break_in_a_stream_ends_its_transport_connection_only() {
         assert_eq!(talk.count(0, "response 2"), 1);
         talk.close(&mut world, 1);
         assert_eq!(free_rows(&mut world), free);
+    }
+}
+
+#[test]
+fn a_refused_payload_goes_nowhere_even_when_its_row_is_another_message_s() {
+    for dual in [false, true] {
+        let mut world = tcp(Cut::Every(1000));
+        let mut talk = Talk::open(&mut world, dual);
+        let first = talk.connections;
+        let own = ConnectOptions {
+            own_nexus: true,
+            dual_stream: dual,
+            ..ConnectOptions::new(60)
+        };
+        let client = Talk::dial_with(&mut world, &own);
+        talk.settle(&mut world);
+        let second = [Some(client), talk.connections[1]];
+        talk.connections = first;
+        talk.keep[1] = true;
+        let one_way = Say {
+            one_way: true,
+            ..large_request(1)
+        };
+        talk.say(&mut world, 0, &one_way);
+        talk.settle(&mut world);
+        let (task, _) = talk.waiting[1].remove(0);
+        world.hold[1] = true;
+        world.sides[1].endpoint.refuse(task, 4).unwrap();
+        talk.settle(&mut world);
+        assert_eq!(discarded(&world, 1), 0);
+        // The next message takes the same row, and its payload is on its way before the refused
+        // one has gone.
+        let stopped = carrier(&world, 1, &talk);
+        world.hold_back(1, stopped);
+        world.hold[1] = false;
+        talk.connections = second;
+        talk.say(&mut world, 0, &large_request(2));
+        talk.settle(&mut world);
+        let (next, len) = talk.waiting[1].remove(0);
+        assert_eq!(next.index(), task.index(), "the same row");
+        talk.keep[1] = false;
+        world.reads = Some(10);
+        talk.provide(&mut world, 1, next, len);
+        talk.settle(&mut world);
+        world.let_flow(1);
+        world.resume();
+        talk.settle(&mut world);
+        assert_eq!(talk.count(0, "response 2"), 1, "{:?}", talk.heard);
+        assert_eq!(discarded(&world, 1), LARGE as u64);
+    }
+}
+
+#[test]
+fn nothing_is_made_of_what_comes_after_a_disconnect() {
+    for dual in [false, true] {
+        let mut world = tcp(Cut::Every(50));
+        let free = free_rows(&mut world);
+        let mut talk = Talk::open(&mut world, dual);
+        let server = talk.connections[1].unwrap();
+        let info = world.sides[1].endpoint.info(server).unwrap();
+        let sockets = world.ends(1, info.nexus);
+        world.hold[1] = true;
+        talk.say(&mut world, 0, &Say::request(1));
+        talk.settle(&mut world);
+        // Half a frame is here when this side hangs up.
+        world.hold[1] = false;
+        world.reads = Some(1);
+        talk.settle(&mut world);
+        world.hold[1] = true;
+        let now = world.now;
+        let side = &mut world.sides[1];
+        side.endpoint.abort(now, server).unwrap();
+        for shut in [false, true] {
+            for socket in &sockets {
+                if shut {
+                    side.endpoint.handle_socket_closed(now, *socket);
+                }
+                let bytes = [0x33; 77];
+                let slots = &mut side.slots;
+                let taken = side
+                    .endpoint
+                    .handle_stream_bytes(now, *socket, &bytes, slots);
+                assert_eq!(taken, 77);
+            }
+        }
+        assert_eq!(side.endpoint.counters().violations, 0);
+        world.resume();
+        talk.outlive(&mut world);
+        assert_eq!(free_rows(&mut world), free);
+    }
+}
+
+#[test]
+fn a_driver_that_only_feeds_is_told_when_to_go_on() {
+    let mut world = tcp(Cut::Whole);
+    let mut talk = Talk::open(&mut world, false);
+    talk.keep[1] = true;
+    world.hold[1] = true;
+    talk.say(&mut world, 0, &large_request(1));
+    talk.settle(&mut world);
+    let bytes = world.sides[0].sent.last().unwrap().clone();
+    let socket = carrier(&world, 1, &talk);
+    let now = world.now;
+    let side = &mut world.sides[1];
+    let transport = side.transport;
+    while side.endpoint.poll_stream(transport).is_some() {}
+    let taken = side
+        .endpoint
+        .handle_stream_bytes(now, socket, &bytes, &mut side.slots);
+    assert_eq!(taken, bytes.len() - LARGE);
+    assert_eq!(side.endpoint.poll_stream(transport), None);
+    let Some(Event::PayloadWaiting { task, .. }) = side.endpoint.poll_event() else {
+        panic!()
+    };
+    side.endpoint.refuse(task, 1).unwrap();
+    assert_eq!(side.endpoint.poll_stream(transport), Some(socket));
+    assert_eq!(side.endpoint.poll_stream(transport), None);
+    let rest = &bytes[taken..];
+    let taken = side
+        .endpoint
+        .handle_stream_bytes(now, socket, rest, &mut side.slots);
+    assert_eq!(taken, LARGE);
+}
+
+#[test]
+fn a_payload_that_takes_long_is_a_sign_of_life() {
+    let second = std::time::Duration::from_secs(1);
+    let watchful = |i| Config {
+        keepalive: Some(Keepalive {
+            time: second,
+            interval: second,
+            probes: 3,
+        }),
+        ..config(i)
+    };
+    for dual in [false, true] {
+        for wanted in [true, false] {
+            let mut world = tcp_with(watchful, Cut::Every(1000));
+            world.window = 2000;
+            let mut talk = Talk::open(&mut world, dual);
+            let payload = if wanted {
+                Payload::Provide
+            } else {
+                Payload::Refuse
+            };
+            let say = Say {
+                payload,
+                ..large_request(1)
+            };
+            world.reads = Some(0);
+            talk.say(&mut world, 0, &say);
+            talk.settle(&mut world);
+            let start = world.now;
+            let mut rounds = 0;
+            while world.unread(1) > 500 {
+                world.reads = Some(3);
+                assert!(world.advance());
+                talk.settle(&mut world);
+                rounds += 1;
+                assert!(rounds < 500);
+            }
+            assert!(world.now.since(start) > 8 * second);
+            world.resume();
+            talk.settle(&mut world);
+            let outcome = if wanted { "response 1" } else { "failed 1" };
+            assert_eq!(talk.count(0, outcome), 1, "{:#?}", talk.heard);
+            assert_eq!(talk.count(0, "closed") + talk.count(1, "closed"), 0);
+        }
+    }
+}
+
+#[test]
+fn keepalive_passes_a_payload_whose_user_thinks() {
+    let second = std::time::Duration::from_secs(1);
+    let patient = |i| Config {
+        keepalive: Some(Keepalive {
+            time: second,
+            interval: second,
+            probes: 3,
+        }),
+        provide_timeout: 100 * second,
+        ..config(i)
+    };
+    for cut in [Cut::Whole, Cut::Every(7)] {
+        let mut world = tcp_with(patient, cut);
+        let mut talk = Talk::open(&mut world, true);
+        talk.keep[1] = true;
+        talk.say(&mut world, 0, &large_request(1));
+        talk.settle(&mut world);
+        let start = world.now;
+        while world.now.since(start) < 60 * second {
+            assert!(world.advance());
+            talk.settle(&mut world);
+        }
+        assert_eq!(talk.count(0, "closed") + talk.count(1, "closed"), 0);
+        talk.let_go(&mut world, 1);
+        assert_eq!(talk.count(0, "response 1"), 1, "{:?}", talk.heard);
     }
 }

@@ -217,7 +217,7 @@ fn half_open_sockets_are_bounded() {
     }
     assert_eq!(world.sides[1].endpoint.half_open_room(), 0);
     let mut talk = Talk::default();
-    let refused = Talk::dial(&mut world, true);
+    Talk::dial(&mut world, true);
     talk.settle(&mut world);
     let full = Reason::NoResources {
         what: Resource::Sockets,
@@ -226,7 +226,6 @@ fn half_open_sockets_are_bounded() {
     };
     assert_eq!(world.refused, [full; 2]);
     assert_eq!(world.sides[1].endpoint.counters().sockets_refused, 2);
-    let _ = refused;
     assert_eq!(talk.count(0, "connect failed"), 1);
     talk.outlive(&mut world);
     assert_eq!(free_rows(&mut world), free);
@@ -361,4 +360,45 @@ fn there_is_nothing_to_reconnect_to() {
             .iter()
             .all(|e| !matches!(e, Event::SessionRequest { .. }))
     );
+}
+
+#[test]
+fn only_the_same_address_makes_a_pair() {
+    let mut world = tcp(Cut::Whole);
+    let free = free_rows(&mut world);
+    let control = hello(SocketKind::Control, 101);
+    world.stranger("10.0.0.9:100", &control).unwrap();
+    // Some of them in the same bucket.
+    for host in (9..256).step_by(16).skip(1) {
+        let address = format!("10.0.0.{host}:101");
+        world
+            .stranger(&address, &hello(SocketKind::Data, 100))
+            .unwrap();
+    }
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses);
+    world
+        .stranger("10.0.0.9:101", &hello(SocketKind::Data, 100))
+        .unwrap();
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses - 1);
+    while world.advance() {}
+    assert_eq!(free_rows(&mut world), free);
+}
+
+#[test]
+fn the_youngest_of_two_with_one_address_is_the_one_that_lives() {
+    let mut world = tcp(Cut::Whole);
+    let free = free_rows(&mut world);
+    let control = hello(SocketKind::Control, 101);
+    let gone = world.stranger("10.0.0.9:100", &control).unwrap();
+    let lives = [control, setup_request(0)].concat();
+    let lives = world.stranger("10.0.0.9:100", &lives).unwrap();
+    let data = hello(SocketKind::Data, 100);
+    world.stranger("10.0.0.9:101", &data).unwrap();
+    // The one that is gone is noticed, and takes nobody with it.
+    assert_eq!(world.unread(1), 0);
+    world.stranger_leaves(gone);
+    assert_eq!(free_rows(&mut world)[1].nexuses, free[1].nexuses - 1);
+    assert!(world.open(lives));
+    while world.advance() {}
+    assert_eq!(free_rows(&mut world), free);
 }
