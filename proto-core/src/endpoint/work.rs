@@ -47,12 +47,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if n == NONE {
             return None;
         }
-        if self.nexus(n).refilling
-            && let Some(work) = self.plain_receive(n, slots)
-        {
-            return Some(work);
+        if self.nexus(n).refilling {
+            self.first_receive(transport, n, slots)
+        } else {
+            self.first_work(transport, n, slots)
         }
-        self.first_work(transport, n, slots)
+    }
+
+    #[inline(never)]
+    fn first_receive(
+        &mut self,
+        transport: TransportId,
+        n: u32,
+        slots: &mut impl Slots,
+    ) -> Option<Work> {
+        match self.plain_receive(n, slots) {
+            Some(work) => Some(work),
+            None => self.first_work(transport, n, slots),
+        }
     }
 
     #[inline(never)]

@@ -5,8 +5,8 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
 use super::frame::{Op, SessionFlags, TLV_LEN, TransportFlags};
 use super::headers::{
-    RdmaRequestFront, RdmaRequestHeader, RdmaResponseFront, RdmaResponseHeader, SessionHeader,
-    TLV_LEN_MAX, Tlv,
+    MAGIC, RdmaRequestFront, RdmaRequestHeader, RdmaResponseFront, RdmaResponseHeader,
+    SessionHeader, TLV_LEN_MAX, Tlv,
 };
 use super::kind::Kind;
 use super::request::HEAD_LEN;
@@ -180,6 +180,176 @@ impl<'a> InlineResponse<'a> {
         self.0.head.rtid = U32::new(rtid);
         self.0.head.ltid = U32::new(ltid);
     }
+}
+
+/// The headers of a plain request or one-way as they lie in a frame on RDMA.
+#[derive(Copy, Clone)]
+pub(crate) struct PlainRequest<'a> {
+    front: &'a RdmaRequestFront,
+}
+
+impl<'a> PlainRequest<'a> {
+    /// Bytes up to the application header.
+    pub(crate) const LEN: u16 = InlineRequest::LEN as u16;
+
+    /// Recognises a frame without lists, padding and defects. Whatever it takes,
+    /// [`Request::parse`](super::Request::parse) takes, with the same values.
+    #[inline(always)]
+    pub(crate) fn parse(frame: &'a [u8], frame_max: u32, header_max: u16) -> Option<Self> {
+        let (front, _) = RdmaRequestFront::ref_from_prefix(frame).ok()?;
+        let head = &front.head;
+        let plain = front.tlv.magic.get() == MAGIC
+            && head.len.get() == HEAD_LEN
+            && head.in_op == Op::Send as u8
+            && head.out_op == Op::Send as u8
+            && (head.in_sges.get() | head.out_sges.get() | head.pad_len.get()) == 0
+            && head.header_len.get() <= header_max;
+        let body = InlineRequest::LEN + usize::from(head.header_len.get());
+        let data_len = head.data_len.get();
+        let whole = is_whole(frame, body, data_len, front.tlv.len.get(), frame_max);
+        (plain && whole).then_some(Self { front })
+    }
+
+    /// The receiver's id of the session.
+    #[inline(always)]
+    pub(crate) fn dest_session(&self) -> u32 {
+        self.front.session.dest_session.get()
+    }
+    /// Number of the request.
+    #[inline(always)]
+    pub(crate) fn serial(&self) -> u64 {
+        self.front.session.serial.get()
+    }
+    /// Number at session level.
+    #[inline(always)]
+    pub(crate) fn session_sn(&self) -> u16 {
+        self.front.session.sn.get()
+    }
+    /// Number of the transport.
+    #[inline(always)]
+    pub(crate) fn sn(&self) -> u16 {
+        self.front.head.sn.get()
+    }
+    /// Receives granted with it.
+    #[inline(always)]
+    pub(crate) fn credits(&self) -> u16 {
+        self.front.head.credits.get()
+    }
+    /// Bytes of the application header.
+    #[inline(always)]
+    pub(crate) fn header_len(&self) -> u16 {
+        self.front.head.header_len.get()
+    }
+    /// Bytes of data.
+    #[inline(always)]
+    pub(crate) fn data_len(&self) -> u64 {
+        self.front.head.data_len.get()
+    }
+    /// The requester's id.
+    #[inline(always)]
+    pub(crate) fn ltid(&self) -> u32 {
+        self.front.head.ltid.get()
+    }
+    /// Flags of the session header.
+    #[inline(always)]
+    pub(crate) fn session_flags(&self) -> SessionFlags {
+        SessionFlags::from_bits_retain(self.front.session.flags.get())
+    }
+    /// Flags of the transport header.
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> TransportFlags {
+        TransportFlags::from_bits_retain(self.front.head.flags)
+    }
+}
+
+/// The headers of a plain response as they lie in a frame on RDMA.
+#[derive(Copy, Clone)]
+pub(crate) struct PlainResponse<'a> {
+    front: &'a RdmaResponseFront,
+}
+
+impl<'a> PlainResponse<'a> {
+    /// Bytes up to the application header.
+    pub(crate) const LEN: u16 = InlineResponse::LEN as u16;
+
+    /// Recognises a frame without lists, padding and defects that is an answer and no receipt.
+    /// Whatever it takes, [`Response::parse`](super::Response::parse) takes, with the same values.
+    #[inline(always)]
+    pub(crate) fn parse(frame: &'a [u8], frame_max: u32, header_max: u16) -> Option<Self> {
+        let (front, _) = RdmaResponseFront::ref_from_prefix(frame).ok()?;
+        let head = &front.head;
+        let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
+        let flags = SessionFlags::from_bits_retain(front.session.flags.get());
+        let plain = front.tlv.magic.get() == MAGIC
+            && flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
+            && usize::from(head.len.get()) == size_of::<RdmaResponseHeader>()
+            && head.op == Op::Send as u8
+            && head.pad_len.get() == 0
+            && head.header_len.get() <= header_max;
+        let body = InlineResponse::LEN + usize::from(head.header_len.get());
+        let data_len = head.data_len.get();
+        let whole = is_whole(frame, body, data_len, front.tlv.len.get(), frame_max);
+        (plain && whole).then_some(Self { front })
+    }
+
+    /// The receiver's id of the session.
+    #[inline(always)]
+    pub(crate) fn dest_session(&self) -> u32 {
+        self.front.session.dest_session.get()
+    }
+    /// Number of the request.
+    #[inline(always)]
+    pub(crate) fn serial(&self) -> u64 {
+        self.front.session.serial.get()
+    }
+    /// Number at session level.
+    #[inline(always)]
+    pub(crate) fn session_sn(&self) -> u16 {
+        self.front.session.sn.get()
+    }
+    /// Number of the transport.
+    #[inline(always)]
+    pub(crate) fn sn(&self) -> u16 {
+        self.front.head.sn.get()
+    }
+    /// Receives granted with it.
+    #[inline(always)]
+    pub(crate) fn credits(&self) -> u16 {
+        self.front.head.credits.get()
+    }
+    /// Bytes of the application header.
+    #[inline(always)]
+    pub(crate) fn header_len(&self) -> u16 {
+        self.front.head.header_len.get()
+    }
+    /// Bytes of data.
+    #[inline(always)]
+    pub(crate) fn data_len(&self) -> u64 {
+        self.front.head.data_len.get()
+    }
+    /// The requester's id.
+    #[inline(always)]
+    pub(crate) fn rtid(&self) -> u32 {
+        self.front.head.rtid.get()
+    }
+    /// Zero, or why there is no proper response.
+    #[inline(always)]
+    pub(crate) fn status(&self) -> u32 {
+        self.front.head.status.get()
+    }
+}
+
+/// Whether a frame has the bytes that its headers speak of: `body` up to the data, the data, and
+/// nothing else.
+#[inline(always)]
+fn is_whole(frame: &[u8], body: usize, data_len: u64, tlv_len: u64, frame_max: u32) -> bool {
+    let total = frame.len() as u64;
+    let (body, tlv) = (body as u64, TLV_LEN as u64);
+    // A sender counts data that it copied and leaves out what its NIC gathered.
+    total <= frame_max.min(u16::MAX.into()).into()
+        && total.wrapping_sub(body) == data_len
+        && body <= total
+        && (tlv_len == total - tlv || tlv_len == body - tlv)
 }
 
 /// The length word of a frame with `fixed` bytes of headers and its data copied behind them.

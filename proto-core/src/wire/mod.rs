@@ -32,7 +32,7 @@ pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
-pub(crate) use inline::{InlineRequest, InlineResponse};
+pub(crate) use inline::{InlineRequest, InlineResponse, PlainRequest, PlainResponse};
 pub use kind::{Dialect, Framing, Kind, MessageType};
 pub use request::{Request, RequestFields, encode_request, request_head_len};
 pub use response::{

@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
     /// The common case, a message with inline data and no defect, without reasons and in few
     /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
     #[inline(always)]
-    pub(crate) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
         let (front, _) = RdmaRequestFront::ref_from_prefix(frame).ok()?;
         let kind = usual_kind(&front.tlv)?;
         if !matches!(kind, Kind::MsgReq | Kind::OneWayReq) {

@@ -109,7 +109,7 @@ impl<'a> Response<'a> {
     /// The common case, a response with inline data and no defect, without reasons and in few
     /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
     #[inline(always)]
-    pub(crate) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
         let dialect = framing.dialect();
         let (tlv, raw) = Raw::read(frame, dialect)?;
         let kind = usual_kind(tlv)?;

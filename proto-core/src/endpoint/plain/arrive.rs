@@ -1,7 +1,7 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
-use crate::endpoint::{Endpoint, Globals, Hot};
+use crate::endpoint::{Endpoint, Hot};
 use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, WorkKind};
 use crate::error::WorkStatus;
 use crate::ids::NONE;
@@ -12,10 +12,11 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
+use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    Bounds, Framing, Kind, Request, Response, SessionFlags, TransportFlags, message_kind,
+    Framing, Kind, PlainRequest, PlainResponse, SessionFlags, TransportFlags, message_kind,
 };
 
 impl Nexus {
@@ -36,19 +37,6 @@ impl Nexus {
         self.used_since_grant += 1;
         self.rx_sn = sn.wrapping_add(1);
         self.tx_credits += credits;
-    }
-}
-
-impl Globals {
-    /// What a plain frame may have.
-    #[inline(always)]
-    fn plain_bounds(&self) -> Bounds {
-        Bounds {
-            frame_max: self.config.buffer_size,
-            max_in_sges: 0,
-            max_out_sges: 0,
-            header_max: self.config.header_max,
-        }
     }
 }
 
@@ -80,8 +68,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         usual
             && match message_kind(frame) {
                 Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
-                Some(Kind::MsgReq | Kind::OneWayReq) => hot.plain_request(n, slot, frame),
-                _ => false,
+                Some(kind) => hot.plain_request(n, slot, kind, frame),
+                None => false,
             }
     }
 
@@ -153,102 +141,111 @@ impl<T: Trace> Hot<'_, T> {
     }
 
     #[inline(always)]
-    fn plain_request(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.g.plain_bounds();
-        let Some(request) = Request::parse_inline(frame, Framing::Rdma, &bounds) else {
+    fn plain_request(&mut self, n: u32, slot: u32, kind: Kind, frame: &[u8]) -> bool {
+        let config = &self.g.config;
+        let Some(frame) = PlainRequest::parse(frame, config.buffer_size, config.header_max) else {
             return false;
         };
-        let (session, head) = (&request.session, &request.head);
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
-        if c == NONE || session.flags.intersects(receipts) || !nexus.takes(head.sn, head.credits) {
+        let usual = c != NONE && !frame.session_flags().intersects(receipts);
+        if !usual || !nexus.takes(frame.sn(), frame.credits()) {
             return false;
         }
         let row = &mut self.connections[c as usize];
-        let expected = row.own_session == session.dest_session
+        let expected = row.own_session == frame.dest_session()
             && row.state == ConnectionState::Online
-            && session.sn == row.req_expected
-            && (!row.any_serial || session.serial > row.last_serial)
+            && frame.session_sn() == row.req_expected
+            && (!row.any_serial || frame.serial() > row.last_serial)
             && row.hold_head == NONE
             && !row.silent;
         if !expected {
             return false;
         }
-        row.req_expected = session.sn.wrapping_add(1);
+        row.req_expected = row.req_expected.wrapping_add(1);
         row.any_serial = true;
-        row.last_serial = session.serial;
+        row.last_serial = frame.serial();
         row.heard = true;
-        row.unanswered += u32::from(request.kind == Kind::MsgReq);
-        self.take_frame(n, slot, head.sn, head.credits);
+        row.unanswered += u32::from(kind == Kind::MsgReq);
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
         self.step(slot, State::Vacant, Input::Arrive);
         let row = &mut self.tasks[slot as usize];
-        row.kind = request.kind;
+        row.kind = kind;
         row.nexus = n;
-        row.serial = session.serial;
-        row.peer_tid = head.ltid;
-        row.header_at = request.header_at;
-        row.rx_header_len = head.header_len;
-        row.data_at = request.data_at;
-        row.data_len = head.data_len;
-        row.flags = arrived(head.flags);
+        row.serial = frame.serial();
+        row.peer_tid = frame.ltid();
+        row.header_at = PlainRequest::LEN;
+        row.rx_header_len = frame.header_len();
+        row.data_at = PlainRequest::LEN + frame.header_len();
+        row.data_len = frame.data_len();
+        row.flags = arrived(frame.flags());
         self.link_task(c, slot);
-        self.task_event(slot, TaskEvents::MAIN);
+        self.first_event(c, slot);
+        self.take_frame(n, slot, frame.sn(), frame.credits());
         true
+    }
+
+    /// Puts a task that never had an event in its connection's list, with its main one.
+    #[inline(always)]
+    fn first_event(&mut self, c: u32, t: u32) {
+        let task = &mut self.tasks[t as usize];
+        task.events = TaskEvents::MAIN;
+        task.flags.insert(TaskFlags::EVENTS);
+        let row = &mut self.connections[c as usize];
+        queue_push!(self.tasks, row.ev_head, row.ev_tail, event_next, t);
+        self.mark_events(c);
     }
 
     #[inline(always)]
     fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.g.plain_bounds();
-        let Some(response) = Response::parse_inline(frame, Framing::Rdma, &bounds) else {
+        let config = &self.g.config;
+        let rx_slots = config.rx_slots;
+        let Some(frame) = PlainResponse::parse(frame, config.buffer_size, config.header_max) else {
             return false;
         };
-        let (session, head) = (&response.session, &response.head);
-        let t = tid::index(head.rtid);
-        if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
+        let rtid = frame.rtid();
+        let t = tid::index(rtid);
+        if tid::is_control(rtid) || t < rx_slots {
             return false;
         }
         let Some(task) = self.tasks.get(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
-            && tid::matches(head.rtid, task.generation)
+            && tid::matches(rtid, task.generation)
             && task.nexus == n
             && task.kind == Kind::MsgReq
             && task.direct == Direct::No
-            && task.serial == session.serial
+            && task.serial == frame.serial()
             && task.timer == NONE
             && !task.flags.contains(TaskFlags::SILENT);
-        let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
-        let good = head.status == 0
-            && session.flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
-            && self.nexuses[n as usize].takes(head.sn, head.credits);
+        let c = task.connection;
+        let good =
+            frame.status() == 0 && self.nexuses[n as usize].takes(frame.sn(), frame.credits());
         if !asked || !good {
             return false;
         }
-        let c = task.connection;
-        let row = &self.connections[c as usize];
-        if session.sn != row.rsp_expected || row.wants_writable {
+        let row = &mut self.connections[c as usize];
+        if frame.session_sn() != row.rsp_expected || row.wants_writable {
             return false;
         }
+        row.rsp_expected = row.rsp_expected.wrapping_add(1);
+        row.heard = true;
         self.step(t, State::Sent, Input::Answer);
         let task = &mut self.tasks[t as usize];
-        let row = &mut self.connections[c as usize];
-        row.rsp_expected = session.sn.wrapping_add(1);
-        row.heard = true;
         task.flags.remove(TaskFlags::PEER_HOLDS);
         task.flags.insert(TaskFlags::USER);
         task.answer = slot;
-        task.header_at = response.header_at;
-        task.rx_header_len = head.header_len;
-        task.data_at = response.data_at;
-        task.data_len = head.data_len;
+        task.header_at = PlainResponse::LEN;
+        task.rx_header_len = frame.header_len();
+        task.data_at = PlainResponse::LEN + frame.header_len();
+        task.data_len = frame.data_len();
         task.in_segments = false;
-        self.take_frame(n, slot, head.sn, head.credits);
         self.finish(t, Ending::Good);
+        self.take_frame(n, slot, frame.sn(), frame.credits());
         true
     }
 
