@@ -26,17 +26,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
-        if !rare && let Some(event) = self.plain_event() {
+        self.first_event(rare)
+    }
+
+    #[inline(never)]
+    fn first_event(&mut self, rare: bool) -> Option<Event> {
+        if !rare && let Some(event) = self.hot().plain_event() {
             return Some(event);
         }
         self.event_due(rare)
     }
 
-    #[inline(never)]
-    fn plain_event(&mut self) -> Option<Event> {
-        self.hot().plain_event()
-    }
-
+    #[cold]
     #[inline(never)]
     fn event_due(&mut self, rare: bool) -> Option<Event> {
         if rare && let Some(event) = self.rare_event() {

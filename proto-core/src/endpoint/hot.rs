@@ -68,6 +68,19 @@ impl<T: Trace> Hot<'_, T> {
         action
     }
 
+    /// [`task_input`](Self::task_input) of a task whose state is known: nothing is looked up when
+    /// the program runs.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, t: u32, from: State, input: Input) {
+        let (next, action) = task::lookup(from, input);
+        debug_assert!(action != Action::Ignored);
+        let row = &mut self.tasks[t as usize];
+        debug_assert!(row.state == from);
+        row.state = next;
+        self.trace
+            .transition(3, t, from as u8, input as u8, next as u8);
+    }
+
     /// Something may have changed that lets a nexus send.
     #[inline(always)]
     pub(crate) fn mark_ready(&mut self, n: u32) {
@@ -257,8 +270,11 @@ impl<T: Trace> Hot<'_, T> {
     /// A receive slot is no longer counted to a transport connection.
     #[inline(always)]
     pub(crate) fn uncount(&mut self, n: u32) {
-        self.nexuses[n as usize].held -= 1;
-        self.look_again(n);
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.held -= 1;
+        if nexus.posted <= nexus.recv_quiet || nexus.stalled {
+            self.mark_ready(n);
+        }
     }
 
     /// Enters a work request on a send queue. There is room for it: that was checked before.

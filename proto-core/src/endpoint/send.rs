@@ -140,6 +140,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn submit_any(
         &mut self,
@@ -213,6 +214,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.respond_any(request, message)
     }
 
+    #[cold]
     #[inline(never)]
     fn respond_any(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
         let t = self.find_task(request)?;
@@ -294,6 +296,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.release_any(task)
     }
 
+    #[cold]
     #[inline(never)]
     fn release_any(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;

@@ -47,12 +47,28 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if n == NONE {
             return None;
         }
-        match self.plain_work(n, slots) {
+        if self.nexus(n).refilling
+            && let Some(work) = self.plain_receive(n, slots)
+        {
+            return Some(work);
+        }
+        self.first_work(transport, n, slots)
+    }
+
+    #[inline(never)]
+    fn first_work(
+        &mut self,
+        transport: TransportId,
+        n: u32,
+        slots: &mut impl Slots,
+    ) -> Option<Work> {
+        match self.plain_send(n, slots) {
             Some(work) => Some(work),
             None => self.ready_work(transport, slots),
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn ready_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         loop {
@@ -68,7 +84,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let q = &mut self.g.transport(transport.0).ready;
             debug_assert_eq!(q.head, n);
             queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
-            tables.nexuses[n as usize].in_ready = false;
+            let row = &mut tables.nexuses[n as usize];
+            row.in_ready = false;
+            row.stalled = work.is_none() && row.may_have_work();
             if work.is_some() {
                 self.check_foreseen(n, slots);
                 return work;

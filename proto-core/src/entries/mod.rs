@@ -150,6 +150,8 @@ pub struct Nexus {
     // Endpoint-wide lists.
     pub(crate) ready_next: u32,
     pub(crate) in_ready: bool,
+    /// It was looked at, and work that it had could not go.
+    pub(crate) stalled: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
     pub(crate) wants_slot: bool,
@@ -225,6 +227,7 @@ impl Nexus {
         tx_tail: NONE,
         ready_next: NONE,
         in_ready: false,
+        stalled: false,
         control_next: NONE,
         in_control: false,
         wants_slot: false,

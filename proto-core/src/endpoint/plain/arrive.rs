@@ -54,7 +54,7 @@ impl Globals {
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A receive completion that brings a plain message. False: it does not, and nothing changed.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn plain_received(&mut self, done: &Completion, slots: &impl Slots) -> bool {
         if any_mutant!(self.g) || self.g.config.flow_control {
             return false;
@@ -92,8 +92,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if any_mutant!(self.g) || self.g.anyone_waits() {
             return false;
         }
+        let mut hot = self.hot();
         let w = done.wr.index();
-        let Some(row) = self.s.tables().work.get(w as usize) else {
+        let Some(row) = hot.work.get(w as usize) else {
             return false;
         };
         let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
@@ -101,48 +102,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return false;
         }
         let n = row.nexus;
-        // A queue completes in order: what was posted before and not signalled is done too.
+        if hot.nexuses[n as usize].sq_head != w {
+            return self.plain_sent_before(n, w) && self.hot().plain_done(n, w);
+        }
+        hot.plain_done(n, w)
+    }
+
+    /// A queue completes in order: what was posted before and not signalled is done too.
+    #[inline(never)]
+    fn plain_sent_before(&mut self, n: u32, w: u32) -> bool {
+        let mut hot = self.hot();
         loop {
-            let first = self.nexus(n).sq_head;
-            if !self.plain_done(n, first) {
-                return false;
-            }
+            let first = hot.nexuses[n as usize].sq_head;
             if first == w {
                 return true;
             }
-        }
-    }
-
-    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
-    /// it was not, and nothing changed.
-    #[inline(never)]
-    fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        let mut hot = self.hot();
-        let entry = &hot.work[w as usize];
-        let (kind, t) = (entry.kind, entry.task);
-        if t == NONE || hot.nexuses[n as usize].state != NexusState::Online {
-            return false;
-        }
-        let task = &hot.tasks[t as usize];
-        match kind {
-            // The answer comes later.
-            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
-                hot.task_input(t, Input::SendDoneHeld);
-                hot.frame_out(n, t);
-                true
+            if !hot.plain_done(n, first) {
+                return false;
             }
-            WorkKind::Frame(Kind::MsgRsp)
-                if task.state == State::Answered
-                    && !task.read_response
-                    && task.timer == NONE
-                    && !task.flags.contains(TaskFlags::SILENT) =>
-            {
-                hot.task_input(t, Input::SendDone);
-                hot.frame_out(n, t);
-                hot.finish(t, Ending::Good);
-                true
-            }
-            _ => false,
         }
     }
 }
@@ -167,7 +144,12 @@ impl<T: Trace> Hot<'_, T> {
         nexus.posted -= 1;
         nexus.held += 1;
         nexus.take(sn, credits);
+        let due = nexus.posted <= nexus.recv_quiet || nexus.granted <= nexus.grant_quiet;
+        let look = due || nexus.stalled;
         self.g.transport(nexus.transport).cq_used -= 1;
+        if look {
+            self.mark_ready(n);
+        }
     }
 
     #[inline(always)]
@@ -202,6 +184,8 @@ impl<T: Trace> Hot<'_, T> {
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
+        self.step(slot, State::Vacant, Input::Arrive);
+        let row = &mut self.tasks[slot as usize];
         row.kind = request.kind;
         row.nexus = n;
         row.serial = session.serial;
@@ -212,9 +196,7 @@ impl<T: Trace> Hot<'_, T> {
         row.data_len = head.data_len;
         row.flags = arrived(head.flags);
         self.link_task(c, slot);
-        self.task_input(slot, Input::Arrive);
         self.task_event(slot, TaskEvents::MAIN);
-        self.look_again(n);
         true
     }
 
@@ -229,7 +211,7 @@ impl<T: Trace> Hot<'_, T> {
         if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
             return false;
         }
-        let Some(task) = self.tasks.get_mut(t as usize) else {
+        let Some(task) = self.tasks.get(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
@@ -247,10 +229,14 @@ impl<T: Trace> Hot<'_, T> {
         if !asked || !good {
             return false;
         }
-        let row = &mut self.connections[task.connection as usize];
+        let c = task.connection;
+        let row = &self.connections[c as usize];
         if session.sn != row.rsp_expected || row.wants_writable {
             return false;
         }
+        self.step(t, State::Sent, Input::Answer);
+        let task = &mut self.tasks[t as usize];
+        let row = &mut self.connections[c as usize];
         row.rsp_expected = session.sn.wrapping_add(1);
         row.heard = true;
         task.flags.remove(TaskFlags::PEER_HOLDS);
@@ -262,10 +248,40 @@ impl<T: Trace> Hot<'_, T> {
         task.data_len = head.data_len;
         task.in_segments = false;
         self.take_frame(n, slot, head.sn, head.credits);
-        self.task_input(t, Input::Answer);
         self.finish(t, Ending::Good);
-        self.look_again(n);
         true
+    }
+
+    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
+    /// it was not, and nothing changed.
+    #[inline(always)]
+    fn plain_done(&mut self, n: u32, w: u32) -> bool {
+        let entry = &self.work[w as usize];
+        let (kind, t) = (entry.kind, entry.task);
+        if t == NONE || self.nexuses[n as usize].state != NexusState::Online {
+            return false;
+        }
+        let task = &self.tasks[t as usize];
+        match kind {
+            // The answer comes later.
+            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
+                self.step(t, State::Sent, Input::SendDoneHeld);
+                self.frame_out(n, t);
+                true
+            }
+            WorkKind::Frame(Kind::MsgRsp)
+                if task.state == State::Answered
+                    && !task.read_response
+                    && task.timer == NONE
+                    && !task.flags.contains(TaskFlags::SILENT) =>
+            {
+                self.step(t, State::Answered, Input::SendDone);
+                self.frame_out(n, t);
+                self.finish(t, Ending::Good);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The frame of a message has left the send queue: its slot is free.
@@ -278,7 +294,9 @@ impl<T: Trace> Hot<'_, T> {
         if slot != NONE {
             self.free_tx_slot(slot);
         }
-        self.look_again(n);
+        if self.nexuses[n as usize].stalled {
+            self.mark_ready(n);
+        }
     }
 }
 

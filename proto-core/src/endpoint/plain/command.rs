@@ -74,6 +74,8 @@ impl<T: Trace> Hot<'_, T> {
         let t = self.g.tasks.take(self.tasks)?;
         let row = &mut self.tasks[t as usize];
         row.reset();
+        self.step(t, State::Vacant, Input::Submit);
+        let row = &mut self.tasks[t as usize];
         row.kind = kind;
         row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
@@ -81,7 +83,6 @@ impl<T: Trace> Hot<'_, T> {
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         let id = TaskId::new(t, row.generation);
         self.fill_plain(t, message);
-        self.task_input(t, Input::Submit);
         self.link_task(c, t);
         let row = &mut self.connections[c as usize];
         row.queued_messages += 1;
@@ -123,7 +124,7 @@ impl<T: Trace> Hot<'_, T> {
             return false;
         }
         self.fill_plain(t, message);
-        self.task_input(t, Input::Respond);
+        self.step(t, State::Delivered, Input::Respond);
         let row = &mut self.tasks[t as usize];
         row.flags.remove(TaskFlags::USER);
         row.flags

@@ -2,8 +2,8 @@
 
 use super::{MANNER, REQUEST, REQUEST_HEAD, RESPONSE, RESPONSE_HEAD};
 use crate::endpoint::credit::DATA_CREDITS;
-use crate::endpoint::{Endpoint, Hot, frame};
-use crate::entries::{SlotUse, TaskFlags, WorkEntry, WorkKind};
+use crate::endpoint::{Endpoint, Hot};
+use crate::entries::{SlotUse, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
@@ -15,10 +15,7 @@ use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{
-    Framing, Kind, RequestFields, ResponseFields, SessionFields, SessionFlags, TransportFlags,
-    encode_inline_request, encode_inline_response,
-};
+use crate::wire::{Framing, InlineRequest, InlineResponse, Kind, SessionFlags, TransportFlags};
 
 /// A plain message that may go.
 struct Next {
@@ -36,23 +33,35 @@ struct Written {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// The next work of a nexus, if it is what nearly all work is. `None`: it is not, and nothing
-    /// changed.
-    #[inline(never)]
+    /// The next work of the first ready nexus, if it is what nearly all work is. `None`: it is
+    /// not, and nothing changed.
+    #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if self.nexus(n).refilling {
+            self.plain_receive(n, slots)
+        } else {
+            self.plain_send(n, slots)
+        }
+    }
+
+    /// The next receive of a batch.
+    #[inline(always)]
+    pub(crate) fn plain_receive(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
         }
-        let mut hot = self.hot();
-        let nexus = &hot.nexuses[n as usize];
-        if nexus.state != NexusState::Online || nexus.framing != Framing::Rdma {
+        let work = self.hot().next_receive(n);
+        self.check_foreseen(n, slots);
+        work
+    }
+
+    /// The next frame of a plain message.
+    #[inline(always)]
+    pub(crate) fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.g) || self.g.config.flow_control {
             return None;
         }
-        if nexus.receive_due() {
-            let work = hot.plain_receive(n);
-            self.check_foreseen(n, slots);
-            return work;
-        }
+        let mut hot = self.hot();
         let Next { c, t, response } = hot.next_plain(n)?;
         let written = if response {
             hot.write_response(n, c, t, slots)
@@ -97,15 +106,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 impl<T: Trace> Hot<'_, T> {
     /// The next receive of a batch.
     #[inline(always)]
-    fn plain_receive(&mut self, n: u32) -> Option<Work> {
+    fn next_receive(&mut self, n: u32) -> Option<Work> {
         let nexus = &mut self.nexuses[n as usize];
         let state = self.g.transport(nexus.transport);
-        if !nexus.refilling || state.cq_used >= state.limits.cq_depth {
+        let due = nexus.state == NexusState::Online && nexus.receive_due();
+        if !due || state.cq_used >= state.limits.cq_depth {
             return None;
         }
         let slot = self.g.rx_slots.take(self.slots)?;
         self.g.transport(nexus.transport).cq_used += 1;
-        nexus.refilling = nexus.receives_missing() > 1;
+        let last = nexus.receives_missing() <= 1;
         nexus.posted += 1;
         let id = NexusId::new(n, nexus.generation);
         let row = &mut self.slots[slot as usize];
@@ -113,7 +123,10 @@ impl<T: Trace> Hot<'_, T> {
         row.nexus = n;
         let wr = WrId::new(WrKind::Recv, slot, row.generation);
         queue_push!(self.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
-        self.leave_ready(n);
+        if last {
+            nexus.refilling = false;
+            self.leave_ready(n);
+        }
         Some(Work::Recv {
             nexus: id,
             wr,
@@ -137,8 +150,12 @@ impl<T: Trace> Hot<'_, T> {
     fn next_plain(&mut self, n: u32) -> Option<Next> {
         let nexus = &self.nexuses[n as usize];
         let c = nexus.tx_head;
-        let others = (nexus.rdma_head & nexus.ack_head) != NONE || nexus.setup_due;
-        if c == NONE || others || self.g.config.flow_control {
+        let first = nexus.state == NexusState::Online
+            && nexus.framing == Framing::Rdma
+            && (nexus.rdma_head & nexus.ack_head) == NONE
+            && !nexus.setup_due
+            && !nexus.receive_due();
+        if c == NONE || !first {
             return None;
         }
         let row = &self.connections[c as usize];
@@ -171,93 +188,61 @@ impl<T: Trace> Hot<'_, T> {
 
     #[inline(always)]
     fn write_request(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let row = &mut self.connections[c as usize];
+        let at = self.g.config.headroom();
+        self.g.counters.requests_sent += 1;
         let task = &mut self.tasks[t as usize];
-        row.req_head = task.queue_next;
-        row.rsp_turn = true;
+        let (kind, slot) = (task.kind, task.slot);
+        let mut front = InlineRequest::new(slots.slot_mut(SlotId(slot)), at);
+        front.message(kind, task.header_len, task.slot_data);
+        front.id(tid::of_task(t, task.generation));
+        // The outcome of a one-way is its completion here, and libxio's says so to the peer.
+        if kind == Kind::OneWayReq || task.flags.contains(TaskFlags::LAST) {
+            front.flags(request_flags(task), transport_flags(task));
+        }
+        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
+        let row = &mut self.connections[c as usize];
         task.flags.remove(TaskFlags::QUEUED);
         task.serial = row.serial;
         task.nexus = n;
-        let last = task.flags.contains(TaskFlags::LAST);
-        let mut flags = SessionFlags::empty();
-        flags.set(SessionFlags::LAST_IN_BATCH, last);
-        // Its outcome is its completion here, and libxio's says so to the peer.
-        flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
-        let session = SessionFields {
-            dest_session: row.peer_session,
-            flags,
-            serial: row.serial,
-            sn: row.req_sn,
-            ack_sn: row.req_expected.wrapping_sub(1),
-            ..SessionFields::default()
-        };
+        row.req_head = task.queue_next;
+        row.rsp_turn = true;
+        let ack_sn = row.req_expected.wrapping_sub(1);
+        front.session(row.peer_session, row.serial, row.req_sn, ack_sn);
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
         let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
-        let mut flags = TransportFlags::empty();
-        flags.set(TransportFlags::LAST_IN_BATCH, last);
-        let head = RequestFields {
-            flags,
-            sn,
-            ack_sn,
-            credits,
-            ltid: tid::of_task(t, task.generation),
-            header_len: task.header_len,
-            data_len: task.slot_data.into(),
-            ..frame::REQUEST
-        };
-        self.g.counters.requests_sent += 1;
-        let (kind, slot) = (task.kind, task.slot);
-        let at = self.g.config.headroom();
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let bytes = slots.slot_mut(SlotId(slot));
-        let start = encode_inline_request(bytes, at, kind, &session, &head) as u32;
+        front.transport(sn, ack_sn, credits);
         Written {
             kind,
             slot,
-            start,
+            start: (at - InlineRequest::LEN) as u32,
             end,
         }
     }
 
     #[inline(always)]
     fn write_response(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let row = &mut self.connections[c as usize];
+        let at = self.g.config.headroom();
+        self.g.counters.responses_sent += 1;
         let task = &mut self.tasks[t as usize];
+        let slot = task.slot;
+        let mut front = InlineResponse::new(slots.slot_mut(SlotId(slot)), at);
+        front.message(task.status, task.header_len, task.slot_data);
+        front.ids(task.peer_tid, tid::of_task(t, task.generation));
+        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
+        let row = &mut self.connections[c as usize];
+        task.flags.remove(TaskFlags::QUEUED);
         row.rsp_head = task.queue_next;
         row.rsp_turn = false;
-        task.flags.remove(TaskFlags::QUEUED);
-        let session = SessionFields {
-            dest_session: row.peer_session,
-            flags: SessionFlags::RECEIPT_LAST,
-            serial: task.serial,
-            sn: row.rsp_sn,
-            ack_sn: row.rsp_expected.wrapping_sub(1),
-            ..SessionFields::default()
-        };
+        let ack_sn = row.rsp_expected.wrapping_sub(1);
+        front.session(row.peer_session, task.serial, row.rsp_sn, ack_sn);
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
         let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
-        let head = ResponseFields {
-            sn,
-            ack_sn,
-            credits,
-            rtid: task.peer_tid,
-            ltid: tid::of_task(t, task.generation),
-            status: task.status,
-            header_len: task.header_len,
-            data_len: task.slot_data.into(),
-            ..frame::RESPONSE
-        };
-        self.g.counters.responses_sent += 1;
-        let (kind, slot) = (Kind::MsgRsp, task.slot);
-        let at = self.g.config.headroom();
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let bytes = slots.slot_mut(SlotId(slot));
-        let start = encode_inline_response(bytes, at, kind, &session, &head) as u32;
+        front.transport(sn, ack_sn, credits);
         Written {
-            kind,
+            kind: Kind::MsgRsp,
             slot,
-            start,
+            start: (at - InlineResponse::LEN) as u32,
             end,
         }
     }
@@ -290,5 +275,23 @@ impl<T: Trace> Hot<'_, T> {
         nexus.sq_unsignaled = 0;
         self.leave_ready(n);
         true
+    }
+}
+
+fn request_flags(task: &Task) -> SessionFlags {
+    let mut flags = SessionFlags::empty();
+    flags.set(
+        SessionFlags::LAST_IN_BATCH,
+        task.flags.contains(TaskFlags::LAST),
+    );
+    flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
+    flags
+}
+
+fn transport_flags(task: &Task) -> TransportFlags {
+    if task.flags.contains(TaskFlags::LAST) {
+        TransportFlags::LAST_IN_BATCH
+    } else {
+        TransportFlags::empty()
     }
 }
