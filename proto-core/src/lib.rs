@@ -140,7 +140,7 @@ pub use input::{CmEvent, CmKind, Completion, KeyEvent};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
-pub use output::{Access, ConnectParams, Control, Work};
+pub use output::{Access, ConnectParams, Control, PrivateData, Work};
 pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;
 pub use time::Instant;

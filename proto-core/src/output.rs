@@ -75,6 +75,35 @@ pub enum Work {
     },
 }
 
+/// Private data that goes out with a connect, accept or reject of the communication manager. A
+/// libxio sends none and ignores it; it is where extensions will be offered, and empty until then.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct PrivateData {
+    bytes: [u8; Self::MAX],
+    len: u8,
+}
+
+impl PrivateData {
+    /// Bytes that an accept can carry, the most of all three.
+    pub const MAX: usize = 196;
+    /// Nothing.
+    pub const EMPTY: Self = Self {
+        bytes: [0; Self::MAX],
+        len: 0,
+    };
+
+    /// The bytes to send.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl core::fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
 /// Parameters of connect and accept.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnectParams {
@@ -86,6 +115,8 @@ pub struct ConnectParams {
     pub reads: u8,
     /// Sockets: two streams.
     pub dual_stream: bool,
+    /// Private data; empty.
+    pub private: PrivateData,
 }
 
 bitflags::bitflags! {
@@ -163,6 +194,8 @@ pub enum Control {
         nexus: NexusId,
         /// Why, for the driver's log.
         reason: Reason,
+        /// Private data; empty.
+        private: PrivateData,
     },
     /// Disconnect; ends in `Disconnected`.
     Disconnect {

@@ -32,6 +32,9 @@ pub struct Options {
     pub print: bool,
     /// Steps between checks of the cores' own invariants; 0 is never.
     pub check_every: u32,
+    /// The deliberate fault of the cores.
+    #[cfg(feature = "mutants")]
+    pub mutant: Option<xio_proto::Mutant>,
 }
 
 impl Options {
@@ -45,6 +48,8 @@ impl Options {
             keep: 0,
             print: false,
             check_every: 64,
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
     }
 }
@@ -225,7 +230,12 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
         if tiny_here {
             world.env.swarm.count(Site::TinyLimits);
         }
-        let node = node(&mut rng, number as u8, tiny_here);
+        #[allow(unused_mut, reason = "only mutants change it")]
+        let mut node = node(&mut rng, number as u8, tiny_here);
+        #[cfg(feature = "mutants")]
+        {
+            node.config.mutant = options.mutant;
+        }
         let mix = mix(&mut rng, node.config.inline_data_max, early || harsh);
         let errands = errands(&mut rng, number, endpoints, share, early || harsh);
         let actor = Actor::new(rng.fork(), mix, errands);

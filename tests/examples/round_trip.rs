@@ -342,7 +342,7 @@ impl World {
                 answered = true;
             }
         }
-        let info = [0, 1].map(|i| self.sides[i].core.counters().clone());
+        let info = [0, 1].map(|i| *self.sides[i].core.counters());
         assert!(
             answered,
             "no response: {:?} {info:?} {:?}",

@@ -352,90 +352,90 @@ impl Hostile {
     }
 
     fn user(&mut self, choices: &mut Choices<'_>) {
-        let session = choices.pick(&self.sessions);
-        let connection = choices.pick(&self.connections);
-        let task = choices.pick(&self.tasks);
+        let segment = |addr, len| Segment {
+            addr,
+            len,
+            lkey: 1,
+            rkey: 2,
+        };
         let segments = [
-            Segment {
-                addr: 0x1000,
-                len: 1 + choices.word() % 4000,
-                lkey: 1,
-                rkey: 2,
-            },
-            Segment {
-                addr: 0x9000,
-                len: 1 + choices.word() % 400,
-                lkey: 1,
-                rkey: 2,
-            },
+            segment(0x1000, 1 + choices.word() % 4000),
+            segment(0x9000, 1 + choices.word() % 400),
         ];
-        let some = &segments[..choices.below(3)];
+        match choices.below(3) {
+            0 => self.user_of_session(choices),
+            1 => self.user_of_connection(choices, &segments),
+            _ => self.user_of_task(choices, &segments),
+        }
+    }
+
+    fn user_of_session(&mut self, choices: &mut Choices<'_>) {
+        let Some(session) = choices.pick(&self.sessions) else {
+            return;
+        };
+        let (now, memory) = (self.now, &mut self.memory);
+        let portals: [&[u8]; 1] = [b"rdma://10.0.0.3:1"];
+        let _ = match choices.below(8) {
+            0 => self.endpoint.reject(now, session, 5, b"no", memory),
+            1 => self.endpoint.redirect(now, session, &portals, memory),
+            2 => {
+                let accepted = self.endpoint.accept(now, session, 2, &portals, &[], memory);
+                accepted.map(drop)
+            }
+            _ => {
+                let accepted = self.endpoint.accept(now, session, 2, &[], &[], memory);
+                accepted.map(drop)
+            }
+        };
+    }
+
+    fn user_of_connection(&mut self, choices: &mut Choices<'_>, segments: &[Segment]) {
+        let Some(connection) = choices.pick(&self.connections) else {
+            return;
+        };
         let now = self.now;
-        let memory = &mut self.memory;
-        let endpoint = &mut self.endpoint;
-        match (choices.below(14), session, connection, task) {
-            (0..=2, Some(session), ..) => {
-                let _ = endpoint.accept(now, session, 2, &[], &[], memory);
-            }
-            (3, Some(session), ..) => {
-                let _ = endpoint.reject(now, session, 5, b"no", memory);
-            }
-            (4, Some(session), ..) => {
-                let portals: [&[u8]; 1] = [b"rdma://10.0.0.3:1"];
-                let _ = if choices.below(2) == 0 {
-                    endpoint.redirect(now, session, &portals, memory)
-                } else {
-                    endpoint
-                        .accept(now, session, 2, &portals, &[], memory)
-                        .map(drop)
-                };
-            }
-            (5 | 6, _, Some(connection), _) => {
+        let _ = match choices.below(16) {
+            0 => self.endpoint.close(now, connection),
+            1 if choices.below(4) == 0 => self.endpoint.abort(now, connection),
+            _ => {
                 let message = Message {
-                    data: some,
+                    data: &segments[..choices.below(3)],
                     user: 3,
                     ..Message::default()
                 };
-                let deadline = (choices.below(2) == 0)
-                    .then(|| now.after(core::time::Duration::from_millis(5)));
+                let soon = now.after(core::time::Duration::from_millis(5));
                 let options = RequestOptions {
                     into: &segments[..choices.below(3)],
                     receipt: choices.below(2) == 0,
-                    deadline,
+                    deadline: (choices.below(2) == 0).then_some(soon),
                     ..RequestOptions::default()
                 };
-                let sent = endpoint.send(connection, &message, &options);
+                let sent = self.endpoint.send(connection, &message, &options);
                 self.tasks.extend(sent.ok());
+                Ok(())
             }
-            (7, _, Some(connection), _) => {
-                let _ = endpoint.close(now, connection);
-            }
-            (8, _, Some(connection), _) if choices.below(4) == 0 => {
-                let _ = endpoint.abort(now, connection);
-            }
-            (9 | 10, .., Some(task)) => {
+        };
+    }
+
+    fn user_of_task(&mut self, choices: &mut Choices<'_>, segments: &[Segment]) {
+        let Some(task) = choices.pick(&self.tasks) else {
+            return;
+        };
+        let some = &segments[..choices.below(3)];
+        let _ = match choices.below(6) {
+            0 | 1 => {
                 let message = Message {
                     data: some,
                     user: 4,
                     ..Message::default()
                 };
-                let _ = endpoint.respond(task, &message);
+                self.endpoint.respond(task, &message)
             }
-            (11, .., Some(task)) => {
-                let _ = endpoint.release(task);
-            }
-            (12, .., Some(task)) => {
-                let _ = endpoint.provide(task, some);
-            }
-            (13, .., Some(task)) => {
-                let _ = if choices.below(2) == 0 {
-                    endpoint.refuse(task, 7)
-                } else {
-                    endpoint.cancel(task)
-                };
-            }
-            _ => {}
-        }
+            2 => self.endpoint.release(task),
+            3 => self.endpoint.provide(task, some),
+            4 => self.endpoint.refuse(task, 7),
+            _ => self.endpoint.cancel(task),
+        };
     }
 
     fn time(&mut self, choices: &mut Choices<'_>) {
@@ -572,15 +572,17 @@ fn numbers(peer: &mut Peer, choices: &mut Choices<'_>, kind: Kind) -> (u16, Sess
     (sn, session)
 }
 
-fn forge_request(
-    peer: &mut Peer,
-    choices: &mut Choices<'_>,
-    frame: &mut [u8],
-    kind: Kind,
-) -> usize {
-    let (sn, session) = numbers(peer, choices, kind);
-    let at = 300;
-    let mut header_len = 0;
+fn some_sges(choices: &mut Choices<'_>, n: usize) -> Vec<Sge> {
+    let mut sge = || Sge {
+        addr: choices.word().into(),
+        len: 1 + (choices.word() >> choices.below(32)) % 8000,
+        rkey: 1,
+    };
+    (0..n).map(|_| sge()).collect()
+}
+
+/// Payload of a control request, written behind the headers; its length.
+fn forge_payload(choices: &mut Choices<'_>, frame: &mut [u8], kind: Kind, sn: u16) -> u16 {
     if kind == Kind::SessionSetupReq {
         let uri_len = choices.below(30);
         let setup = SessionSetupRequest {
@@ -592,7 +594,7 @@ fn forge_request(
             uri: &[b'u'; 30][..uri_len],
             private: b"pd",
         };
-        header_len = setup.encode(&mut frame[at..]).expect("fits") as u16;
+        setup.encode(frame).expect("fits") as u16
     } else if kind == Kind::CancelReq {
         let cancel = Cancel {
             sn,
@@ -601,10 +603,23 @@ fn forge_request(
             responder: 2,
             serial: 3,
         };
-        header_len = cancel.encode(&mut frame[at..]) as u16;
+        cancel.encode(frame) as u16
     } else if kind.is_application() {
-        header_len = choices.below(40) as u16;
+        choices.below(40) as u16
+    } else {
+        0
     }
+}
+
+fn forge_request(
+    peer: &mut Peer,
+    choices: &mut Choices<'_>,
+    frame: &mut [u8],
+    kind: Kind,
+) -> usize {
+    let (sn, session) = numbers(peer, choices, kind);
+    let at = 300;
+    let header_len = forge_payload(choices, &mut frame[at..], kind, sn);
     let read = kind.is_application() && choices.below(4) == 0;
     let (n_in, n_out) = match kind {
         Kind::MsgReq => (
@@ -637,15 +652,7 @@ fn forge_request(
         pad_len: 0,
         data_len,
     };
-    let mut sges = |n: usize| -> Vec<Sge> {
-        let mut sge = || Sge {
-            addr: choices.word().into(),
-            len: 1 + (choices.word() >> choices.below(32)) % 8000,
-            rkey: 1,
-        };
-        (0..n).map(|_| sge()).collect()
-    };
-    let (ins, outs) = (sges(n_in), sges(n_out));
+    let (ins, outs) = (some_sges(choices, n_in), some_sges(choices, n_out));
     let start = encode_request(
         frame,
         at,

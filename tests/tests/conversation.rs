@@ -2,7 +2,7 @@
 
 use xio_proto::{
     Access, CommandError, Config, ConnectOptions, ConnectionId, Data, Event, Length, Message,
-    Reason, RemoteMemory, RequestOptions, SessionOpen, SlotId, Slots,
+    Reason, RemoteMemory, RequestOptions, SegmentSpan, SessionOpen, SlotId, Slots,
 };
 use xio_tests::pair::{Pair, SERVER, Side};
 
@@ -90,52 +90,64 @@ fn message<'a>(pair: &mut Pair, i: usize, c: ConnectionId, text: &[u8], user: u6
     }
 }
 
+/// One request of the client's and its answer, seen from both users.
+fn round_trip(pair: &mut Pair, client: ConnectionId, server: ConnectionId, round: u64) {
+    let m = message(pair, 0, client, b"reqdata", round);
+    let [a, _] = &mut pair.sides;
+    a.endpoint
+        .send(client, &m, &RequestOptions::default())
+        .unwrap();
+    pair.run();
+    let b = &mut pair.sides[1];
+    let event = b.events.pop_front();
+    let Some(Event::Request {
+        task,
+        header,
+        data: Data::Slot(data),
+        ..
+    }) = event
+    else {
+        panic!("no request in round {round} but {event:?}")
+    };
+    assert_eq!(
+        (b.bytes(header), b.bytes(data)),
+        (&b"req"[..], &b"data"[..])
+    );
+    let m = message(pair, 1, server, b"rspanswer", 1000 + round);
+    pair.sides[1].endpoint.respond(task, &m).unwrap();
+    pair.run();
+    let [a, b] = &mut pair.sides;
+    let event = a.events.pop_front();
+    let Some(Event::Response {
+        task,
+        user,
+        header,
+        data: Data::Slot(data),
+        ..
+    }) = event
+    else {
+        panic!("no response in round {round} but {event:?}")
+    };
+    assert_eq!(user, round);
+    assert_eq!(
+        (a.bytes(header), a.bytes(data)),
+        (&b"rsp"[..], &b"answer"[..])
+    );
+    a.endpoint.release(task).unwrap();
+    let sent = b.events.pop_front();
+    assert!(
+        matches!(sent, Some(Event::Sent { user, .. }) if user == 1000 + round),
+        "{sent:?}"
+    );
+}
+
 #[test]
 fn requests_are_answered_and_everything_comes_back() {
     let mut pair = pair();
-    let free = [
-        pair.sides[0].endpoint.free_rows(),
-        pair.sides[1].endpoint.free_rows(),
-    ];
+    let free = [0, 1].map(|i| pair.sides[i].endpoint.free_rows());
     let (client, server) = connect(&mut pair);
-    for round in 0..2000u64 {
-        let m = message(&mut pair, 0, client, b"reqdata", round);
-        pair.sides[0]
-            .endpoint
-            .send(client, &m, &RequestOptions::default())
-            .unwrap();
-        pair.run();
-        let Some(Event::Request {
-            task,
-            header,
-            data: Data::Slot(data),
-            ..
-        }) = pair.sides[1].events.pop_front()
-        else {
-            panic!("no request in round {round}")
-        };
-        assert_eq!(pair.sides[1].bytes(header), b"req");
-        assert_eq!(pair.sides[1].bytes(data), b"data");
-        let m = message(&mut pair, 1, server, b"rspanswer", 1000 + round);
-        pair.sides[1].endpoint.respond(task, &m).unwrap();
-        pair.run();
-        let Some(Event::Response {
-            task,
-            user,
-            header,
-            data: Data::Slot(data),
-            ..
-        }) = pair.sides[0].events.pop_front()
-        else {
-            panic!("no response in round {round}")
-        };
-        assert_eq!(user, round);
-        assert_eq!(pair.sides[0].bytes(header), b"rsp");
-        assert_eq!(pair.sides[0].bytes(data), b"answer");
-        pair.sides[0].endpoint.release(task).unwrap();
-        assert!(
-            matches!(pair.sides[1].events.pop_front(), Some(Event::Sent { user, .. }) if user == 1000 + round)
-        );
+    for round in 0..2000 {
+        round_trip(&mut pair, client, server, round);
     }
     let m = message(&mut pair, 1, server, b"one-way", 5);
     let options = RequestOptions {
@@ -159,41 +171,42 @@ fn requests_are_answered_and_everything_comes_back() {
     pair.sides[0].endpoint.close(pair.now, client).unwrap();
     pair.run();
     while pair.advance() {}
-    let reason = |e: Option<Event>| match e {
-        Some(Event::Closed { reason, .. }) => reason,
-        other => panic!("not closed but {other:?}"),
-    };
-    assert_eq!(reason(pair.sides[0].events.pop_front()), Reason::Closed);
-    assert_eq!(reason(pair.sides[1].events.pop_front()), Reason::PeerClosed);
-    assert!(matches!(
-        pair.sides[0].events.pop_front(),
-        Some(Event::SessionClosed { .. })
-    ));
-    assert!(matches!(
-        pair.sides[1].events.pop_front(),
-        Some(Event::SessionClosed { .. })
-    ));
-    for (side, free) in pair.sides.iter().zip(free) {
+    let reasons = [Reason::Closed, Reason::PeerClosed];
+    for ((side, free), expected) in pair.sides.iter_mut().zip(free).zip(reasons) {
+        let closed = side.events.pop_front();
+        assert!(
+            matches!(closed, Some(Event::Closed { reason, .. }) if reason == expected),
+            "{closed:?}"
+        );
+        assert!(matches!(
+            side.events.pop_front(),
+            Some(Event::SessionClosed { .. })
+        ));
         assert!(side.events.is_empty(), "{:?}", side.events);
         assert_eq!(side.endpoint.free_rows(), free);
     }
 }
 
+/// Bytes of user memory that a span speaks of.
+fn gathered(side: &Side, span: SegmentSpan) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for s in side.endpoint.segments(span) {
+        let at = (s.addr - Side::BASE) as usize;
+        bytes.extend_from_slice(&side.memory[at..at + s.len as usize]);
+    }
+    bytes
+}
+
 #[test]
-fn large_payloads_move_by_read_and_write() {
+fn a_large_request_is_read_and_its_large_answer_written() {
     let mut pair = pair();
-    let (client, server) = connect(&mut pair);
+    let (client, _) = connect(&mut pair);
     for i in 0..100_000 {
         pair.sides[0].memory[i] = (i * 7) as u8;
     }
-    let data = [
-        pair.sides[0].segment(0, 70_000),
-        pair.sides[0].segment(70_000, 30_000),
-    ];
-    let into = [
-        pair.sides[0].segment(200_000, 50_000),
-        pair.sides[0].segment(300_000, 50_000),
-    ];
+    let [a, _] = &mut pair.sides;
+    let data = [a.segment(0, 70_000), a.segment(70_000, 30_000)];
+    let into = [a.segment(200_000, 50_000), a.segment(300_000, 50_000)];
     let m = Message {
         data: &data,
         user: 9,
@@ -203,57 +216,59 @@ fn large_payloads_move_by_read_and_write() {
         into: &into,
         ..RequestOptions::default()
     };
-    pair.sides[0].endpoint.send(client, &m, &options).unwrap();
+    a.endpoint.send(client, &m, &options).unwrap();
     pair.run();
-    let Some(Event::PayloadWaiting { task, len, .. }) = pair.sides[1].events.pop_front() else {
-        panic!()
+    let b = &mut pair.sides[1];
+    let event = b.events.pop_front();
+    let Some(Event::PayloadWaiting {
+        task, len: 100_000, ..
+    }) = event
+    else {
+        panic!("{event:?}")
     };
-    assert_eq!(len, 100_000);
-    let room = [
-        pair.sides[1].segment(5, 40_001),
-        pair.sides[1].segment(50_000, 60_000),
-    ];
-    pair.sides[1].endpoint.provide(task, &room).unwrap();
+    let room = [b.segment(5, 40_001), b.segment(50_000, 60_000)];
+    b.endpoint.provide(task, &room).unwrap();
     pair.run();
+    let [a, b] = &mut pair.sides;
+    let event = b.events.pop_front();
     let Some(Event::Request {
         task,
         data: Data::Segments(span),
         ..
-    }) = pair.sides[1].events.pop_front()
+    }) = event
     else {
-        panic!()
+        panic!("{event:?}")
     };
-    let mut got = Vec::new();
-    for s in pair.sides[1].endpoint.segments(span) {
-        let at = (s.addr - Side::BASE) as usize;
-        got.extend_from_slice(&pair.sides[1].memory[at..at + s.len as usize]);
-    }
-    assert_eq!(got, pair.sides[0].memory[..100_000]);
-    let answer = [
-        pair.sides[1].segment(5, 40_001),
-        pair.sides[1].segment(50_000, 30_000),
-    ];
+    let got = gathered(b, span);
+    assert_eq!(got, a.memory[..100_000]);
+    let answer = [b.segment(5, 40_001), b.segment(50_000, 30_000)];
     let m = Message {
         data: &answer,
         user: 11,
         ..Message::default()
     };
-    pair.sides[1].endpoint.respond(task, &m).unwrap();
+    b.endpoint.respond(task, &m).unwrap();
     pair.run();
+    let [a, b] = &mut pair.sides;
+    let event = a.events.pop_front();
     let Some(Event::Response {
         data: Data::Segments(span),
-        task,
         ..
-    }) = pair.sides[0].events.pop_front()
+    }) = event
     else {
-        panic!("{:?}", pair.sides[0].events)
+        panic!("{event:?}")
     };
-    assert_eq!(span.len, 70_001);
-    assert_eq!(pair.sides[0].memory[200_000..250_000], got[..50_000]);
-    assert_eq!(pair.sides[0].memory[300_000..320_001], got[50_000..70_001]);
-    pair.sides[0].endpoint.release(task).unwrap();
-    let _ = server;
-    // Without an offer the requester READs the answer.
+    assert_eq!(gathered(a, span), got[..70_001]);
+    assert!(matches!(
+        b.events.pop_front(),
+        Some(Event::Sent { user: 11, .. })
+    ));
+}
+
+#[test]
+fn a_large_answer_without_an_offer_is_read_by_the_requester() {
+    let mut pair = pair();
+    let (client, _) = connect(&mut pair);
     let m = Message {
         user: 12,
         ..Message::default()
@@ -263,40 +278,46 @@ fn large_payloads_move_by_read_and_write() {
         .send(client, &m, &RequestOptions::default())
         .unwrap();
     pair.run();
-    assert!(matches!(
-        pair.sides[1].events.pop_front(),
-        Some(Event::Sent { user: 11, .. })
-    ));
-    let Some(Event::Request { task, .. }) = pair.sides[1].events.pop_front() else {
+    let b = &mut pair.sides[1];
+    for (i, byte) in b.memory[..70_000].iter_mut().enumerate() {
+        *byte = (i * 3) as u8;
+    }
+    let Some(Event::Request { task, .. }) = b.events.pop_front() else {
         panic!()
     };
+    let answer = [b.segment(0, 40_000), b.segment(40_000, 30_000)];
     let m = Message {
         data: &answer,
         user: 13,
         ..Message::default()
     };
-    pair.sides[1].endpoint.respond(task, &m).unwrap();
+    b.endpoint.respond(task, &m).unwrap();
     pair.run();
-    let Some(Event::PayloadWaiting { task, len, .. }) = pair.sides[0].events.pop_front() else {
-        panic!()
+    let [a, b] = &mut pair.sides;
+    let event = a.events.pop_front();
+    let Some(Event::PayloadWaiting {
+        task, len: 70_000, ..
+    }) = event
+    else {
+        panic!("{event:?}")
     };
-    assert_eq!(len, 70_001);
     assert!(
-        pair.sides[1].events.is_empty(),
+        b.events.is_empty(),
         "the buffers are not free before READ_ACK"
     );
-    let room = [pair.sides[0].segment(400_000, 80_000)];
-    pair.sides[0].endpoint.provide(task, &room).unwrap();
+    let room = [a.segment(400_000, 80_000)];
+    a.endpoint.provide(task, &room).unwrap();
     pair.run();
+    let [a, b] = &mut pair.sides;
     assert!(matches!(
-        pair.sides[0].events.pop_front(),
+        a.events.pop_front(),
         Some(Event::Response { user: 12, .. })
     ));
     assert!(matches!(
-        pair.sides[1].events.pop_front(),
+        b.events.pop_front(),
         Some(Event::Sent { user: 13, .. })
     ));
-    assert_eq!(pair.sides[0].memory[400_000..470_001], got[..70_001]);
+    assert_eq!(a.memory[400_000..470_000], b.memory[..70_000]);
 }
 
 #[test]

@@ -248,7 +248,10 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 fn citations_of_the_protocol_lead_to_a_section() {
     let headings: Vec<&str> = PROTOCOL
         .lines()
-        .filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")))
+        .filter_map(|line| {
+            line.strip_prefix("## ")
+                .or_else(|| line.strip_prefix("### "))
+        })
         .map(|heading| heading.split(' ').next().expect("a number"))
         .map(|number| number.trim_end_matches('.'))
         .collect();

@@ -310,3 +310,41 @@ fn a_refused_payload_is_told_to_the_requester() {
         pair.sides[1].events
     );
 }
+
+#[test]
+fn private_data_next_to_portals_reaches_the_user() {
+    let mut pair = pair_with(|_, _| {});
+    pair.listen(50);
+    open(&mut pair, 60);
+    let session = asked(&mut pair);
+    let side = &mut pair.sides[1];
+    let portals: [&[u8]; 1] = [b"rdma://10.0.0.2:7000"];
+    side.endpoint
+        .accept(
+            pair.now,
+            session,
+            70,
+            &portals,
+            b"go there",
+            &mut side.slots,
+        )
+        .unwrap();
+    pair.run();
+    let event = pair.sides[0].events.pop_front();
+    let Some(Event::Established {
+        user: 60,
+        message: Some(message),
+        private,
+        ..
+    }) = event
+    else {
+        panic!("{event:?}")
+    };
+    assert_eq!(pair.sides[0].bytes(private), b"go there");
+    pair.sides[0].endpoint.release(message).unwrap();
+    let event = pair.sides[1].events.pop_front();
+    assert!(
+        matches!(event, Some(Event::Established { user: 70, .. })),
+        "{event:?}"
+    );
+}

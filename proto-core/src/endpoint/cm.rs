@@ -10,7 +10,7 @@ use crate::entries::{Due, Nexus, SlotUse};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
-use crate::output::{ConnectParams, Control};
+use crate::output::{ConnectParams, Control, PrivateData};
 use crate::state::nexus::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
@@ -559,6 +559,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             rnr_retry: 7,
             reads: u8::MAX,
             dual_stream: row.framing == Framing::TcpDual,
+            private: PrivateData::EMPTY,
         };
         let reason = row.reason.unwrap_or(Reason::Refused);
         let timeout_ms = millis(self.g.config.connect_timeout);
@@ -576,7 +577,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Due::Accept => Control::Accept { nexus, params },
             Due::Reject => {
                 self.set_due(n, Due::Destroy);
-                Control::Reject { nexus, reason }
+                Control::Reject {
+                    nexus,
+                    reason,
+                    private: PrivateData::EMPTY,
+                }
             }
             Due::Disconnect => Control::Disconnect { nexus },
             Due::Drain => {

@@ -158,11 +158,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         request: &Request<'_>,
     ) -> Result<Keep, Violation> {
         if !self.nexus(n).server {
-            return Err(Violation::new(
-                What::UnexpectedKind,
-                4,
-                request.kind.word().into(),
-            ));
+            let word = request.kind.word().into();
+            return Err(Violation::new(What::UnexpectedKind, 4, word));
         }
         if !matches!(
             self.nexus(n).state,
@@ -300,7 +297,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if let Some(first) = portals.iter().next() {
                     self.session_input(s, Input::SetupPortals);
                     portal.set(c, first, true);
-                    return Ok(Keep::No);
+                    // The user gets it with the connection that is made there.
+                    return Ok(self.keep_private(c, slot, response, private.len()));
                 }
                 self.session_input(s, Input::SetupAccepted);
                 let keep = self.keep_private(c, slot, response, private.len());

@@ -301,7 +301,7 @@ fn ports(writes: &[(usize, Vec<u8>)]) -> std::collections::BTreeMap<usize, u16> 
             // Control sockets have even numbers, their data sockets the next.
             ports
                 .entry(conn ^ 1)
-                .or_insert(u16::from_be_bytes([bytes[4], bytes[5]]));
+                .or_insert_with(|| u16::from_be_bytes([bytes[4], bytes[5]]));
         }
     }
     ports

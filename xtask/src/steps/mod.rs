@@ -2,6 +2,7 @@
 
 mod deps;
 mod lint;
+mod mutants;
 mod nostd;
 mod replay;
 mod sim;
@@ -91,6 +92,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "sim",
         what: "the simulator: all faults, and twice the same",
         run: sim::run,
+    },
+    Step {
+        name: "mutants",
+        what: "the simulator's checkers find deliberate faults",
+        run: mutants::run,
     },
     Step {
         name: "budget",
