@@ -311,6 +311,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let from = row.state;
         let (next, action) = nexus::lookup(from, input);
         row.state = next;
+        row.usual &= next == from;
         let ends = matches!(
             action,
             Action::Disconnect

@@ -283,6 +283,12 @@ impl<T: Trace> Hot<'_, T> {
         let Some(w) = self.g.work.take(self.work) else {
             unreachable!("room was checked before");
         };
+        self.enter_work(n, w, entry)
+    }
+
+    /// The same with an entry that is taken already.
+    #[inline(always)]
+    pub(crate) fn enter_work(&mut self, n: u32, w: u32, entry: WorkEntry) -> WrId {
         let row = &mut self.work[w as usize];
         let generation = row.generation;
         let bytes = entry.bytes;

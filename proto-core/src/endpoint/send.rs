@@ -169,8 +169,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
-        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
-        row.flags.set(TaskFlags::PLAIN, plain);
         self.enqueue_request(c, t, bytes);
         if let Some(deadline) = options.deadline {
             self.arm(Timer::Task(t), deadline);
@@ -247,7 +245,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
-        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
         row.transfer = Transfer::NONE;
         self.queue_response(c, t);
         Ok(())

@@ -89,6 +89,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return None;
             }
             let work = self.next_work(n, slots);
+            let row = self.nexus(n);
+            row.usual = row.is_usual();
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }
@@ -121,8 +123,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         );
     }
 
-    /// Something may have changed that lets a nexus send.
+    /// Something may have changed that lets a nexus send, perhaps more than messages.
     pub(crate) fn mark_ready(&mut self, n: u32) {
+        self.nexus(n).usual = false;
         self.hot().mark_ready(n);
     }
 

@@ -152,6 +152,9 @@ pub struct Nexus {
     pub(crate) in_ready: bool,
     /// It was looked at, and work that it had could not go.
     pub(crate) stalled: bool,
+    /// Online, on RDMA, and nothing but messages goes on it: so it was found, and nothing else has
+    /// come up since.
+    pub(crate) usual: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
     pub(crate) wants_slot: bool,
@@ -228,6 +231,7 @@ impl Nexus {
         ready_next: NONE,
         in_ready: false,
         stalled: false,
+        usual: false,
         control_next: NONE,
         in_control: false,
         wants_slot: false,

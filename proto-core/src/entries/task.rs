@@ -91,6 +91,14 @@ pub(crate) struct SegmentList {
 }
 
 impl SegmentList {
+    /// Makes it empty; the segments themselves stay, beyond its count.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+        self.total = 0;
+        self.extent = NONE;
+    }
+
     pub(crate) const EMPTY: Self = Self {
         count: 0,
         total: 0,
@@ -238,23 +246,75 @@ pub struct Task {
 }
 
 impl Task {
-    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
-    /// yet, and the segments beyond the lists' counts.
+    /// Starts a new life. What is written before it is read in any life keeps its value.
     #[inline(always)]
     pub(crate) fn reset(&mut self) {
-        let (out, into) = (self.out.inline, self.into.inline);
-        *self = Self {
-            generation: self.generation,
-            out: SegmentList {
-                inline: out,
-                ..SegmentList::EMPTY
-            },
-            into: SegmentList {
-                inline: into,
-                ..SegmentList::EMPTY
-            },
-            ..Self::VACANT
-        };
+        let Self {
+            generation: _,
+            next_free: _,
+            state,
+            kind: _,
+            flags,
+            events,
+            connection,
+            nexus,
+            user,
+            ending,
+            serial: _,
+            slot,
+            answer,
+            peer_tid: _,
+            work,
+            header_len,
+            slot_data,
+            header_at: _,
+            rx_header_len: _,
+            data_at: _,
+            data_len,
+            offer_count,
+            offer_at: _,
+            offer_write,
+            offer_total,
+            force_read,
+            read_response,
+            in_segments,
+            receipt_code,
+            closed: _,
+            remote_count: _,
+            remote_at: _,
+            status,
+            direct,
+            remote_addr: _,
+            remote_key: _,
+            out,
+            into,
+            transfer,
+            prev: _,
+            next: _,
+            queue_next: _,
+            event_next: _,
+            hold_next: _,
+            deadline_is_provide,
+            timer,
+        } = self;
+        *state = task::State::Vacant;
+        *flags = TaskFlags::empty();
+        *events = TaskEvents::empty();
+        (*connection, *nexus) = (NONE, NONE);
+        *user = 0;
+        *ending = Ending::Open;
+        (*slot, *answer) = (NONE, NONE);
+        (*work, *header_len, *slot_data) = (0, 0, 0);
+        *data_len = 0;
+        (*offer_count, *offer_write, *offer_total) = (0, false, 0);
+        (*force_read, *read_response, *in_segments) = (false, false, false);
+        (*receipt_code, *status) = (0, 0);
+        *direct = Direct::No;
+        out.clear();
+        into.clear();
+        *transfer = Transfer::NONE;
+        *deadline_is_provide = false;
+        *timer = NONE;
     }
 
     /// A free row.

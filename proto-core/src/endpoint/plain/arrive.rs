@@ -15,9 +15,7 @@ use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{
-    Framing, Kind, PlainRequest, PlainResponse, SessionFlags, TransportFlags, message_kind,
-};
+use crate::wire::{Kind, PlainRequest, PlainResponse, SessionFlags, TransportFlags, message_kind};
 
 impl Nexus {
     /// Tests a frame's transport number and credits.
@@ -58,9 +56,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = row.nexus;
         let nexus = &hot.nexuses[n as usize];
-        let usual = nexus.state == NexusState::Online
-            && nexus.framing == Framing::Rdma
-            && nexus.rq_head == slot;
+        debug_assert!(!nexus.usual || nexus.is_usual());
+        let usual = nexus.usual && nexus.rq_head == slot;
         let frame = slots.slot(SlotId(slot));
         let Some(frame) = frame.get(..done.len as usize) else {
             return false;
@@ -132,8 +129,7 @@ impl<T: Trace> Hot<'_, T> {
         nexus.posted -= 1;
         nexus.held += 1;
         nexus.take(sn, credits);
-        let due = nexus.posted <= nexus.recv_quiet || nexus.granted <= nexus.grant_quiet;
-        let look = due || nexus.stalled;
+        let look = nexus.may_need_receives() || nexus.stalled;
         self.g.transport(nexus.transport).cq_used -= 1;
         if look {
             self.mark_ready(n);
@@ -255,7 +251,7 @@ impl<T: Trace> Hot<'_, T> {
     fn plain_done(&mut self, n: u32, w: u32) -> bool {
         let entry = &self.work[w as usize];
         let (kind, t) = (entry.kind, entry.task);
-        if t == NONE || self.nexuses[n as usize].state != NexusState::Online {
+        if t == NONE || !self.nexuses[n as usize].usual {
             return false;
         }
         let task = &self.tasks[t as usize];

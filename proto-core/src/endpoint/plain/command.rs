@@ -1,6 +1,6 @@
 //! Commands with plain messages.
 
-use super::RESPONSE_HEAD;
+use super::{REQUEST_HEAD, RESPONSE_HEAD};
 use crate::endpoint::{Hot, Message, RequestOptions};
 use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
@@ -26,6 +26,7 @@ impl<T: Trace> Hot<'_, T> {
         };
         let row = self.slots.get(slot.0 as usize);
         message.data.is_empty()
+            && !message.prompt
             && message.slot_data <= config.inline_data_max
             && u64::from(message.slot_data) <= config.payload_max
             && short
@@ -42,7 +43,6 @@ impl<T: Trace> Hot<'_, T> {
         row.header_len = message.header_len;
         row.slot_data = message.slot_data;
         row.user = message.user;
-        row.flags.set(TaskFlags::PROMPT, message.prompt);
     }
 
     /// `send` and `send_one_way`.
@@ -65,10 +65,14 @@ impl<T: Trace> Hot<'_, T> {
             && row.queued_messages < self.g.config.queue_messages
             && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
             && options.into.is_empty()
-            && !options.force_read
-            && options.deadline.is_none();
+            && options.deadline.is_none()
+            && !(options.force_read || options.force_write || options.receipt);
         let n = row.nexus;
         if !goes || n == NONE || !self.is_plain(n, message) {
+            return None;
+        }
+        let len = REQUEST_HEAD + u32::from(message.header_len) + message.slot_data;
+        if len > self.nexuses[n as usize].frame_max {
             return None;
         }
         let t = self.g.tasks.take(self.tasks)?;
@@ -78,9 +82,7 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.tasks[t as usize];
         row.kind = kind;
         row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
-        row.flags.set(TaskFlags::RECEIPT, options.receipt);
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
-        row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         let id = TaskId::new(t, row.generation);
         self.fill_plain(t, message);
         self.link_task(c, t);
@@ -102,7 +104,13 @@ impl<T: Trace> Hot<'_, T> {
         let Some(row) = self.tasks.get(t as usize) else {
             return false;
         };
-        let special = TaskFlags::ORPHAN | TaskFlags::QUEUED | TaskFlags::FORCE_WRITE;
+        let special = TaskFlags::ORPHAN
+            | TaskFlags::QUEUED
+            | TaskFlags::FORCE_WRITE
+            | TaskFlags::RECEIPT
+            | TaskFlags::RECEIPT_NOW
+            | TaskFlags::PROMPT
+            | TaskFlags::SILENT;
         let mine = row.generation == request.generation()
             && row.kind == Kind::MsgReq
             && row.flags.contains(TaskFlags::INCOMING)

@@ -1,6 +1,5 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
-use super::{MANNER, REQUEST, REQUEST_HEAD, RESPONSE, RESPONSE_HEAD};
 use crate::endpoint::credit::DATA_CREDITS;
 use crate::endpoint::{Endpoint, Hot};
 use crate::entries::{SlotUse, Task, TaskFlags, WorkEntry, WorkKind};
@@ -9,19 +8,19 @@ use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
-use crate::state::nexus::State as NexusState;
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{Framing, InlineRequest, InlineResponse, Kind, SessionFlags, TransportFlags};
+use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags, TransportFlags};
 
 /// A plain message that may go.
 struct Next {
-    c: u32,
     t: u32,
     response: bool,
+    /// The work entry that is taken for it.
+    w: u32,
 }
 
 /// A frame that is written: where it starts in its slot, and where it ends.
@@ -61,14 +60,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if any_mutant!(self.g) || self.g.config.flow_control {
             return None;
         }
+        let c = self.next_sender(n)?;
         let mut hot = self.hot();
-        let Next { c, t, response } = hot.next_plain(n)?;
+        let Next { t, response, w } = hot.next_plain(n, c)?;
         let written = if response {
             hot.write_response(n, c, t, slots)
         } else {
             hot.write_request(n, c, t, slots)
         };
-        let wr = hot.post(n, t, &written);
+        let wr = hot.post(n, t, w, &written);
         let last = hot.leave_round(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
@@ -95,6 +95,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
+    /// The connection whose turn it is on a nexus, if nothing of the nexus's own goes before.
+    #[inline(always)]
+    fn next_sender(&mut self, n: u32) -> Option<u32> {
+        let nexus = self.nexus(n);
+        debug_assert!(!nexus.usual || nexus.is_usual());
+        let goes = nexus.usual
+            && !nexus.refilling
+            && (nexus.posted > nexus.recv_quiet || !nexus.receive_due());
+        (goes && nexus.tx_head != NONE && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
+    }
+
     #[inline(never)]
     fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
         let signaled = self.signal(n);
@@ -109,13 +120,14 @@ impl<T: Trace> Hot<'_, T> {
     fn next_receive(&mut self, n: u32) -> Option<Work> {
         let nexus = &mut self.nexuses[n as usize];
         let state = self.g.transport(nexus.transport);
-        let due = nexus.state == NexusState::Online && nexus.receive_due();
+        let have = nexus.receives();
+        let due = nexus.usual && have < nexus.recv_target;
         if !due || state.cq_used >= state.limits.cq_depth {
             return None;
         }
         let slot = self.g.rx_slots.take(self.slots)?;
         self.g.transport(nexus.transport).cq_used += 1;
-        let last = nexus.receives_missing() <= 1;
+        let last = have + 1 == nexus.recv_target;
         nexus.posted += 1;
         let id = NexusId::new(n, nexus.generation);
         let row = &mut self.slots[slot as usize];
@@ -138,52 +150,42 @@ impl<T: Trace> Hot<'_, T> {
     #[inline(always)]
     fn leave_ready(&mut self, n: u32) {
         let nexus = &mut self.nexuses[n as usize];
-        if !nexus.may_have_work() {
+        if nexus.tx_head == NONE && !nexus.may_need_receives() {
             nexus.in_ready = false;
             self.g.transport(nexus.transport).ready.head = nexus.ready_next;
         }
     }
 
-    /// The plain message that is to go next on a nexus, if nothing goes before it and nothing is
-    /// in its way.
+    /// The plain message that a connection is to send next, if nothing goes before it and nothing
+    /// is in its way. The last test takes the work entry.
     #[inline(always)]
-    fn next_plain(&mut self, n: u32) -> Option<Next> {
-        let nexus = &self.nexuses[n as usize];
-        let c = nexus.tx_head;
-        let first = nexus.state == NexusState::Online
-            && nexus.framing == Framing::Rdma
-            && (nexus.rdma_head & nexus.ack_head) == NONE
-            && !nexus.setup_due
-            && !nexus.receive_due();
-        if c == NONE || !first {
-            return None;
-        }
+    fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
         let row = &self.connections[c as usize];
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
         let response = row.req_head == NONE || (row.rsp_turn && row.rsp_head != NONE);
-        let t = if response { row.rsp_head } else { row.req_head };
+        let (t, state) = if response {
+            (row.rsp_head, State::Answering)
+        } else {
+            (row.req_head, State::Queued)
+        };
         if t == NONE {
             return None;
         }
         let task = &self.tasks[t as usize];
-        let len = u32::from(task.header_len) + task.slot_data;
-        let manner = task.flags.intersection(MANNER);
-        let goes = if response {
-            let len = RESPONSE_HEAD + 16 * u32::from(task.offer_count) + len;
-            manner == RESPONSE && task.state == State::Answering && len < nexus.frame_max
-        } else {
-            let len = REQUEST_HEAD + len;
-            manner == REQUEST && task.state == State::Queued && len <= nexus.frame_max
-        };
-        let state = self.g.transport(nexus.transport);
-        let room = nexus.sq_used + 2 < state.limits.sq_depth
-            && state.cq_used < state.limits.cq_depth
-            && nexus.sq_bytes < state.limits.sq_bytes
-            && nexus.tx_credits >= DATA_CREDITS
-            && self.g.work.free() > 0;
-        (goes && room).then_some(Next { c, t, response })
+        let nexus = &self.nexuses[n as usize];
+        let limits = self.g.transport(nexus.transport);
+        let goes = task.flags.contains(TaskFlags::PLAIN)
+            && task.state == state
+            && nexus.sq_used + 2 < limits.limits.sq_depth
+            && limits.cq_used < limits.limits.cq_depth
+            && nexus.sq_bytes < limits.limits.sq_bytes;
+        if !goes {
+            return None;
+        }
+        let w = self.g.work.take(self.work)?;
+        Some(Next { t, response, w })
     }
 
     #[inline(always)]
@@ -210,7 +212,7 @@ impl<T: Trace> Hot<'_, T> {
         front.session(row.peer_session, row.serial, row.req_sn, ack_sn);
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
         front.transport(sn, ack_sn, credits);
         Written {
             kind,
@@ -237,7 +239,7 @@ impl<T: Trace> Hot<'_, T> {
         let ack_sn = row.rsp_expected.wrapping_sub(1);
         front.session(row.peer_session, task.serial, row.rsp_sn, ack_sn);
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
         front.transport(sn, ack_sn, credits);
         Written {
             kind: Kind::MsgRsp,
@@ -249,7 +251,7 @@ impl<T: Trace> Hot<'_, T> {
 
     /// Enters the work request of a frame that is written.
     #[inline(always)]
-    fn post(&mut self, n: u32, t: u32, written: &Written) -> WrId {
+    fn post(&mut self, n: u32, t: u32, w: u32, written: &Written) -> WrId {
         self.task_input(t, Input::Post);
         self.tasks[t as usize].work += 1;
         let entry = WorkEntry {
@@ -258,7 +260,7 @@ impl<T: Trace> Hot<'_, T> {
             bytes: (written.end - written.start).into(),
             ..WorkEntry::VACANT
         };
-        self.push_work(n, entry)
+        self.enter_work(n, w, entry)
     }
 
     /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
