@@ -1,6 +1,6 @@
 //! What the user hears, made from the state when polled.
 
-use super::{Endpoint, Hot};
+use super::Endpoint;
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
@@ -8,7 +8,6 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
-use crate::state::task::State;
 use crate::storage::Storage;
 use crate::table::queue_pop;
 use crate::trace::Trace;
@@ -31,7 +30,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     #[inline(never)]
     fn first_event(&mut self, rare: bool) -> Option<Event> {
-        if !rare && let Some(event) = self.hot().plain_event() {
+        if !rare && let Some(event) = self.plain_event() {
             return Some(event);
         }
         self.event_due(rare)
@@ -358,7 +357,6 @@ fn task_event(c: u32, row: &Connection, t: u32, task: &Task, bit: TaskEvents) ->
 }
 
 /// A received message, or the outcome of one that was sent.
-#[inline(always)]
 fn main_event(c: u32, row: &Connection, t: u32, task: &Task) -> Option<Event> {
     match task.ending {
         Ending::Open => task
@@ -370,7 +368,6 @@ fn main_event(c: u32, row: &Connection, t: u32, task: &Task) -> Option<Event> {
     }
 }
 
-#[inline(always)]
 fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
     let connection = ConnectionId::new(c, row.generation);
     let user = row.user;
@@ -400,7 +397,6 @@ fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
     }
 }
 
-#[inline(always)]
 fn good(row: &Connection, t: u32, task: &Task) -> Event {
     let id = TaskId::new(t, task.generation);
     let user = task.user;
@@ -426,7 +422,6 @@ fn good(row: &Connection, t: u32, task: &Task) -> Event {
 }
 
 /// The outcomes with a reason.
-#[inline(never)]
 fn outcome(t: u32, task: &Task) -> Event {
     let id = TaskId::new(t, task.generation);
     let user = task.user;
@@ -459,87 +454,6 @@ fn outcome(t: u32, task: &Task) -> Event {
             user,
             buffers_returned,
         },
-    }
-}
-
-impl<T: Trace> Hot<'_, T> {
-    /// The next event of the connection that is first in the round, if it is a message's main one
-    /// and nothing but the message's end follows from it. `None`: it is not, and nothing changed.
-    #[inline(always)]
-    fn plain_event(&mut self) -> Option<Event> {
-        let c = self.g.connection_events.head;
-        let row = &self.connections[c as usize];
-        let t = row.ev_head;
-        if t == NONE || !row.events.is_empty() {
-            return None;
-        }
-        let task = &self.tasks[t as usize];
-        let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
-        if task.events != TaskEvents::MAIN || task.flags.intersects(later) {
-            return None;
-        }
-        let incoming = task.flags.contains(TaskFlags::INCOMING);
-        let answer = task.kind == Kind::MsgReq && !incoming && task.direct == Direct::No;
-        match task.ending {
-            Ending::Open if incoming => {
-                self.take_event(c, t);
-                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
-                Some(received(c, row, t, task))
-            }
-            Ending::Good if answer && task.flags.contains(TaskFlags::USER) => {
-                self.take_event(c, t);
-                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
-                Some(good(row, t, task))
-            }
-            Ending::Good if incoming && self.ends_with_its_event(t) => {
-                let (user, task) = (task.user, TaskId::new(t, task.generation));
-                self.take_event(c, t);
-                self.unlink_task(t);
-                self.free_incoming(t);
-                Some(Event::Sent {
-                    task,
-                    user,
-                    buffers_returned: true,
-                })
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether an answered request's row is over with its event, and nobody waits for its slot.
-    #[inline(always)]
-    fn ends_with_its_event(&self, t: u32) -> bool {
-        let task = &self.tasks[t as usize];
-        let held = TaskFlags::USER
-            | TaskFlags::LINGERS
-            | TaskFlags::PEER_HOLDS
-            | TaskFlags::QUEUED
-            | TaskFlags::HELD_BACK
-            | TaskFlags::ORPHAN
-            | TaskFlags::OWES_RETURN;
-        let long = (task.out.extent & task.into.extent) != NONE;
-        task.state == State::Ended
-            && task.work == 0
-            && !task.flags.intersects(held)
-            && !long
-            && (task.slot & task.answer) == NONE
-            && !self.g.anyone_waits()
-    }
-
-    /// Takes a message's last event off its connection's list, and the connection off the round,
-    /// to whose end it goes if it has more.
-    #[inline(always)]
-    fn take_event(&mut self, c: u32, t: u32) {
-        let task = &mut self.tasks[t as usize];
-        task.events = TaskEvents::empty();
-        task.flags.remove(TaskFlags::EVENTS);
-        let row = &mut self.connections[c as usize];
-        row.ev_head = task.event_next;
-        row.in_events = false;
-        self.g.connection_events.head = row.event_next;
-        if row.ev_head != NONE {
-            self.mark_events(c);
-        }
     }
 }
 

@@ -90,6 +90,14 @@ pub(crate) struct SegmentList {
     pub(crate) extent: u32,
 }
 
+impl TaskFlags {
+    /// Of an answered request: something of it is not over with its answer.
+    pub(crate) const HELD: Self = Self::SILENT
+        .union(Self::PEER_HOLDS)
+        .union(Self::EVENTS)
+        .union(Self::LINGERS);
+}
+
 impl SegmentList {
     /// Makes it empty; the segments themselves stay, beyond its count.
     #[inline(always)]

@@ -32,9 +32,11 @@ impl Nexus {
     #[inline(always)]
     fn take(&mut self, sn: u16, credits: u16) {
         self.granted -= 1;
-        self.used_since_grant += 1;
         self.rx_sn = sn.wrapping_add(1);
-        self.tx_credits += credits;
+        self.used_since_grant += 1;
+        if credits > 0 {
+            self.tx_credits += credits;
+        }
     }
 }
 
@@ -217,30 +219,41 @@ impl<T: Trace> Hot<'_, T> {
             && task.direct == Direct::No
             && task.serial == frame.serial()
             && task.timer == NONE
-            && !task.flags.contains(TaskFlags::SILENT);
+            && !task.flags.intersects(TaskFlags::SILENT | TaskFlags::EVENTS);
         let c = task.connection;
         let good =
             frame.status() == 0 && self.nexuses[n as usize].takes(frame.sn(), frame.credits());
         if !asked || !good {
             return false;
         }
-        let row = &mut self.connections[c as usize];
+        let row = &self.connections[c as usize];
         if frame.session_sn() != row.rsp_expected || row.wants_writable {
             return false;
         }
+        self.step(t, State::Sent, Input::Answer);
+        let row = &mut self.connections[c as usize];
         row.rsp_expected = row.rsp_expected.wrapping_add(1);
         row.heard = true;
-        self.step(t, State::Sent, Input::Answer);
         let task = &mut self.tasks[t as usize];
-        task.flags.remove(TaskFlags::PEER_HOLDS);
-        task.flags.insert(TaskFlags::USER);
+        row.queued_messages -= 1;
+        row.queued_bytes -= task.out.total + u64::from(task.slot_data) + u64::from(task.header_len);
+        let mut flags = task.flags.difference(TaskFlags::PEER_HOLDS) | TaskFlags::USER;
+        if task.work > 0 {
+            // The answer overtook the completion of the request.
+            flags.insert(TaskFlags::LINGERS);
+            let memory = task.out.count > 0 || task.into.count > 0;
+            flags.set(TaskFlags::OWES_RETURN, memory);
+            row.held += 1;
+        }
+        task.flags = flags;
+        task.ending = Ending::Good;
         task.answer = slot;
         task.header_at = PlainResponse::LEN;
         task.rx_header_len = frame.header_len();
         task.data_at = PlainResponse::LEN + frame.header_len();
         task.data_len = frame.data_len();
         task.in_segments = false;
-        self.finish(t, Ending::Good);
+        self.first_event(c, t);
         self.take_frame(n, slot, frame.sn(), frame.credits());
         true
     }
@@ -262,15 +275,19 @@ impl<T: Trace> Hot<'_, T> {
                 self.frame_out(n, t);
                 true
             }
+            // The request is over.
             WorkKind::Frame(Kind::MsgRsp)
                 if task.state == State::Answered
+                    && task.work == 1
                     && !task.read_response
                     && task.timer == NONE
-                    && !task.flags.contains(TaskFlags::SILENT) =>
+                    && !task.flags.intersects(TaskFlags::HELD) =>
             {
+                let c = task.connection;
                 self.step(t, State::Answered, Input::SendDone);
                 self.frame_out(n, t);
-                self.finish(t, Ending::Good);
+                self.tasks[t as usize].ending = Ending::Good;
+                self.first_event(c, t);
                 true
             }
             _ => false,

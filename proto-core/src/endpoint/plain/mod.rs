@@ -8,6 +8,7 @@
 mod arrive;
 mod command;
 mod emit;
+mod event;
 
 pub(crate) use command::in_hands;
 
