@@ -98,6 +98,7 @@ fn large_messages_and_requests_from_both_sides() {
 
 #[test]
 fn seeds_with_everything_that_can_go_wrong() {
+    let mut messages = 0;
     for seed in 100..130 {
         let options = Options {
             keep: 40,
@@ -109,12 +110,10 @@ fn seeds_with_everything_that_can_go_wrong() {
             println!("{line}");
         }
         assert_eq!(report.breaches, [], "seed {seed}, faults {}", report.swarm);
-        assert!(
-            report.messages >= 100,
-            "seed {seed}: {} messages",
-            report.messages
-        );
+        messages += report.messages;
     }
+    // A world whose devices fail at once has few; all together must have had much to do.
+    assert!(messages >= 30 * 300, "{messages} messages in 30 seeds");
 }
 
 #[test]

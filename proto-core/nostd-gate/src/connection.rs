@@ -310,9 +310,9 @@ impl Wire {
 
 /// Runs it once, and returns the number of messages.
 pub(crate) fn run() -> u32 {
+    let (rows, memory) = (&raw mut ROWS, &raw mut MEMORY);
     // SAFETY: `gate_run` calls this once, from one thread, and nothing else names the statics.
-    let ([rows_a, rows_b], [bytes_a, bytes_b]) =
-        unsafe { (&mut *(&raw mut ROWS), &mut *(&raw mut MEMORY)) };
+    let ([rows_a, rows_b], [bytes_a, bytes_b]) = unsafe { (&mut *rows, &mut *memory) };
     let client = Side::new(0, rows_a, bytes_a);
     let mut server = Side::new(1, rows_b, bytes_b);
     let options = ListenOptions {
