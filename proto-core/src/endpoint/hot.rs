@@ -283,10 +283,13 @@ impl<T: Trace> Hot<'_, T> {
         let Some(w) = self.g.work.take(self.work) else {
             unreachable!("room was checked before");
         };
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.sq_used += 1;
+        self.g.transport(nexus.transport).cq_used += 1;
         self.enter_work(n, w, entry)
     }
 
-    /// The same with an entry that is taken already.
+    /// The same with an entry that is taken and counted already.
     #[inline(always)]
     pub(crate) fn enter_work(&mut self, n: u32, w: u32, entry: WorkEntry) -> WrId {
         let row = &mut self.work[w as usize];
@@ -300,9 +303,7 @@ impl<T: Trace> Hot<'_, T> {
         };
         let nexus = &mut self.nexuses[n as usize];
         queue_push!(self.work, nexus.sq_head, nexus.sq_tail, next_free, w);
-        nexus.sq_used += 1;
         nexus.sq_bytes += bytes;
-        self.g.transport(nexus.transport).cq_used += 1;
         WrId::new(WrKind::Send, w, generation)
     }
 

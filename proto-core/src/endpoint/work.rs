@@ -89,8 +89,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return None;
             }
             let work = self.next_work(n, slots);
+            let flow_control = self.g.config.flow_control;
             let row = self.nexus(n);
-            row.usual = row.is_usual();
+            row.usual = row.is_usual() && !flow_control;
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }

@@ -44,7 +44,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A receive completion that brings a plain message. False: it does not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_received(&mut self, done: &Completion, slots: &impl Slots) -> bool {
-        if any_mutant!(self.g) || self.g.config.flow_control {
+        if any_mutant!(self.g) {
             return false;
         }
         let mut hot = self.hot();
@@ -59,17 +59,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let n = row.nexus;
         let nexus = &hot.nexuses[n as usize];
         debug_assert!(!nexus.usual || nexus.is_usual());
-        let usual = nexus.usual && nexus.rq_head == slot;
+        if !nexus.usual || nexus.rq_head != slot {
+            return false;
+        }
         let frame = slots.slot(SlotId(slot));
         let Some(frame) = frame.get(..done.len as usize) else {
             return false;
         };
-        usual
-            && match message_kind(frame) {
-                Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
-                Some(kind) => hot.plain_request(n, slot, kind, frame),
-                None => false,
-            }
+        match message_kind(frame) {
+            Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
+            Some(kind) => hot.plain_request(n, slot, kind, frame),
+            None => false,
+        }
     }
 
     /// A send completion, if all that is done with it were plain messages' frames. False: the

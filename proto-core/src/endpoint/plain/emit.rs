@@ -15,20 +15,14 @@ use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags, TransportFlags};
 
-/// A plain message that may go.
+/// A plain message that goes, and the work entry that is taken for it.
 struct Next {
     t: u32,
-    response: bool,
-    /// The work entry that is taken for it.
     w: u32,
-}
-
-/// A frame that is written: where it starts in its slot, and where it ends.
-struct Written {
     kind: Kind,
     slot: u32,
-    start: u32,
-    end: u32,
+    header_len: u16,
+    data_len: u32,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -57,33 +51,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next frame of a plain message.
     #[inline(always)]
     pub(crate) fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if any_mutant!(self.g) || self.g.config.flow_control {
+        if any_mutant!(self.g) {
             return None;
         }
         let c = self.next_sender(n)?;
         let mut hot = self.hot();
-        let Next { t, response, w } = hot.next_plain(n, c)?;
-        let written = if response {
-            hot.write_response(n, c, t, slots)
+        let next = hot.next_plain(n, c)?;
+        let at = hot.g.config.headroom();
+        let bytes = slots.slot_mut(SlotId(next.slot));
+        let start = if next.kind == Kind::MsgRsp {
+            hot.write_response(n, c, &next, bytes, at)
         } else {
-            hot.write_request(n, c, t, slots)
+            hot.write_request(n, c, &next, bytes, at)
         };
-        let wr = hot.post(n, t, w, &written);
+        let end = at as u32 + u32::from(next.header_len) + next.data_len;
+        let (slot, offset, len) = (next.slot, start as u32, end - start as u32);
+        let wr = hot.post(n, &next, len);
         let last = hot.leave_round(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
         self.check_foreseen(n, slots);
-        let Written {
-            slot, start, end, ..
-        } = written;
         Some(Work::Send {
             nexus,
             wr,
-            head: Span {
-                slot,
-                offset: start,
-                len: end - start,
-            },
+            head: Span { slot, offset, len },
             tail: Span {
                 slot,
                 offset: end,
@@ -174,66 +165,80 @@ impl<T: Trace> Hot<'_, T> {
             return None;
         }
         let task = &self.tasks[t as usize];
-        let nexus = &self.nexuses[n as usize];
-        let limits = self.g.transport(nexus.transport);
-        let goes = task.flags.contains(TaskFlags::PLAIN)
-            && task.state == state
-            && nexus.sq_used + 2 < limits.limits.sq_depth
-            && limits.cq_used < limits.limits.cq_depth
-            && nexus.sq_bytes < limits.limits.sq_bytes;
-        if !goes {
+        if !task.flags.contains(TaskFlags::PLAIN) || task.state != state {
+            return None;
+        }
+        let nexus = &mut self.nexuses[n as usize];
+        let transport = self.g.transport(nexus.transport);
+        let room = nexus.sq_used + 2 < transport.limits.sq_depth
+            && transport.cq_used < transport.limits.cq_depth
+            && nexus.sq_bytes < transport.limits.sq_bytes;
+        if !room {
             return None;
         }
         let w = self.g.work.take(self.work)?;
-        Some(Next { t, response, w })
+        nexus.sq_used += 1;
+        self.g.transport(nexus.transport).cq_used += 1;
+        Some(Next {
+            t,
+            w,
+            kind: if response { Kind::MsgRsp } else { task.kind },
+            slot: task.slot,
+            header_len: task.header_len,
+            data_len: task.slot_data,
+        })
     }
 
+    /// Writes a request's headers into its slot, to end at `at`, and says where they start.
     #[inline(always)]
-    fn write_request(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let at = self.g.config.headroom();
+    fn write_request(&mut self, n: u32, c: u32, next: &Next, bytes: &mut [u8], at: usize) -> usize {
+        let t = next.t;
+        self.step(t, State::Queued, Input::Post);
         self.g.counters.requests_sent += 1;
+        let mut front = InlineRequest::new(bytes, at);
+        front.message(next.kind, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
-        let (kind, slot) = (task.kind, task.slot);
-        let mut front = InlineRequest::new(slots.slot_mut(SlotId(slot)), at);
-        front.message(kind, task.header_len, task.slot_data);
         front.id(tid::of_task(t, task.generation));
         // The outcome of a one-way is its completion here, and libxio's says so to the peer.
-        if kind == Kind::OneWayReq || task.flags.contains(TaskFlags::LAST) {
+        if next.kind == Kind::OneWayReq || task.flags.contains(TaskFlags::LAST) {
             front.flags(request_flags(task), transport_flags(task));
         }
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let row = &mut self.connections[c as usize];
         task.flags.remove(TaskFlags::QUEUED);
-        task.serial = row.serial;
         task.nexus = n;
+        task.work += 1;
+        let row = &mut self.connections[c as usize];
         row.req_head = task.queue_next;
         row.rsp_turn = true;
+        task.serial = row.serial;
         let ack_sn = row.req_expected.wrapping_sub(1);
         front.session(row.peer_session, row.serial, row.req_sn, ack_sn);
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
         let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
         front.transport(sn, ack_sn, credits);
-        Written {
-            kind,
-            slot,
-            start: (at - InlineRequest::LEN) as u32,
-            end,
-        }
+        at - InlineRequest::LEN
     }
 
+    /// The same for a response.
     #[inline(always)]
-    fn write_response(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let at = self.g.config.headroom();
+    fn write_response(
+        &mut self,
+        n: u32,
+        c: u32,
+        next: &Next,
+        bytes: &mut [u8],
+        at: usize,
+    ) -> usize {
+        let t = next.t;
+        self.step(t, State::Answering, Input::Post);
         self.g.counters.responses_sent += 1;
+        let mut front = InlineResponse::new(bytes, at);
         let task = &mut self.tasks[t as usize];
-        let slot = task.slot;
-        let mut front = InlineResponse::new(slots.slot_mut(SlotId(slot)), at);
-        front.message(task.status, task.header_len, task.slot_data);
+        front.message(task.status, next.header_len, next.data_len);
         front.ids(task.peer_tid, tid::of_task(t, task.generation));
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let row = &mut self.connections[c as usize];
         task.flags.remove(TaskFlags::QUEUED);
+        task.work += 1;
+        let row = &mut self.connections[c as usize];
         row.rsp_head = task.queue_next;
         row.rsp_turn = false;
         let ack_sn = row.rsp_expected.wrapping_sub(1);
@@ -241,26 +246,19 @@ impl<T: Trace> Hot<'_, T> {
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
         let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
         front.transport(sn, ack_sn, credits);
-        Written {
-            kind: Kind::MsgRsp,
-            slot,
-            start: (at - InlineResponse::LEN) as u32,
-            end,
-        }
+        at - InlineResponse::LEN
     }
 
-    /// Enters the work request of a frame that is written.
+    /// Enters the work request of a frame that is written, of `len` bytes.
     #[inline(always)]
-    fn post(&mut self, n: u32, t: u32, w: u32, written: &Written) -> WrId {
-        self.task_input(t, Input::Post);
-        self.tasks[t as usize].work += 1;
+    fn post(&mut self, n: u32, next: &Next, len: u32) -> WrId {
         let entry = WorkEntry {
-            kind: WorkKind::Frame(written.kind),
-            task: t,
-            bytes: (written.end - written.start).into(),
+            kind: WorkKind::Frame(next.kind),
+            task: next.t,
+            bytes: len.into(),
             ..WorkEntry::VACANT
         };
-        self.enter_work(n, w, entry)
+        self.enter_work(n, next.w, entry)
     }
 
     /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
