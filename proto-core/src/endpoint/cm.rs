@@ -182,6 +182,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             l.failed = Some(error);
             self.g.listen_failed = true;
+            self.g.rare_events = true;
         }
     }
 

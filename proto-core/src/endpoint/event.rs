@@ -20,8 +20,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         // Nothing to tell is the common answer, and is given without a call.
-        let rare =
-            !self.g.session_events.is_empty() || self.g.region_events || self.g.listen_failed;
+        let rare = self.g.rare_events;
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
@@ -59,9 +58,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     #[cold]
     fn rare_event(&mut self) -> Option<Event> {
-        self.poll_session_event()
+        let event = self
+            .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_listen_failed());
+        self.g.rare_events = event.is_some();
+        event
     }
 
     /// Puts a connection in the round of those with events.

@@ -148,8 +148,8 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.connections[c as usize];
         let head = row.tasks;
         row.tasks = t;
-        if head != NONE {
-            self.tasks[head as usize].prev = t;
+        if let Some(after) = self.tasks.get_mut(head as usize) {
+            after.prev = t;
         }
         let task = &mut self.tasks[t as usize];
         task.connection = c;
@@ -161,13 +161,13 @@ impl<T: Trace> Hot<'_, T> {
     pub(crate) fn unlink_task(&mut self, t: u32) {
         let task = &self.tasks[t as usize];
         let (c, prev, next) = (task.connection, task.prev, task.next);
-        if prev == NONE {
-            self.connections[c as usize].tasks = next;
+        if let Some(before) = self.tasks.get_mut(prev as usize) {
+            before.next = next;
         } else {
-            self.tasks[prev as usize].next = next;
+            self.connections[c as usize].tasks = next;
         }
-        if next != NONE {
-            self.tasks[next as usize].prev = prev;
+        if let Some(after) = self.tasks.get_mut(next as usize) {
+            after.prev = prev;
         }
     }
 
@@ -252,7 +252,7 @@ impl<T: Trace> Hot<'_, T> {
         self.end_incoming(slot);
         let n = self.slots[slot as usize].nexus;
         self.free_rx_slot(slot);
-        if n != NONE {
+        if (n as usize) < self.nexuses.len() {
             self.uncount(n);
         }
     }

@@ -135,6 +135,8 @@ pub(crate) struct Globals {
     pub(crate) tx_reserve: u32,
     /// Send slots on top of the reserve that only answers may take.
     pub(crate) tx_answers: u32,
+    /// A session, a region or a listener may have an event.
+    pub(crate) rare_events: bool,
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
@@ -258,6 +260,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             tx_answers: (tx / 4).clamp(1, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            rare_events: false,
             blocked: Queue::EMPTY,
             slot_waiters: 0,
             first_slot: List::EMPTY,

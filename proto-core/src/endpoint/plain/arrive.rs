@@ -148,11 +148,12 @@ impl<T: Trace> Hot<'_, T> {
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
-        let usual = c != NONE && !frame.session_flags().intersects(receipts);
-        if !usual || !nexus.takes(frame.sn(), frame.credits()) {
+        if frame.session_flags().intersects(receipts) || !nexus.takes(frame.sn(), frame.credits()) {
             return false;
         }
-        let row = &mut self.connections[c as usize];
+        let Some(row) = self.connections.get_mut(c as usize) else {
+            return false;
+        };
         let expected = row.own_session == frame.dest_session()
             && row.state == ConnectionState::Online
             && frame.session_sn() == row.req_expected
@@ -265,10 +266,12 @@ impl<T: Trace> Hot<'_, T> {
     fn plain_done(&mut self, n: u32, w: u32) -> bool {
         let entry = &self.work[w as usize];
         let (kind, t) = (entry.kind, entry.task);
-        if t == NONE || !self.nexuses[n as usize].usual {
+        if !self.nexuses[n as usize].usual {
             return false;
         }
-        let task = &self.tasks[t as usize];
+        let Some(task) = self.tasks.get(t as usize) else {
+            return false;
+        };
         match kind {
             // The answer comes later.
             WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
@@ -302,7 +305,7 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.tasks[t as usize];
         row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);
-        if slot != NONE {
+        if (slot as usize) < self.slots.len() {
             self.free_tx_slot(slot);
         }
         if self.nexuses[n as usize].stalled {

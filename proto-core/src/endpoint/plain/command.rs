@@ -28,9 +28,20 @@ impl<T: Trace> Hot<'_, T> {
         message.data.is_empty()
             && !message.prompt
             && message.slot_data <= config.inline_data_max
-            && u64::from(message.slot_data) <= config.payload_max
             && short
             && row.is_some_and(|row| row.usage == SlotUse::Reserved)
+    }
+
+    /// A connection of a nexus has something to send.
+    #[inline(always)]
+    fn enter_round(&mut self, n: u32, c: u32) {
+        let row = &mut self.connections[c as usize];
+        if !row.in_tx {
+            row.in_tx = true;
+            let nexus = &mut self.nexuses[n as usize];
+            queue_push!(self.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+        self.mark_ready(n);
     }
 
     /// Puts a message's slot and lengths into its row.
@@ -90,7 +101,7 @@ impl<T: Trace> Hot<'_, T> {
         row.queued_messages += 1;
         row.queued_bytes += bytes;
         queue_push!(self.tasks, row.req_head, row.req_tail, queue_next, t);
-        self.mark_tx(c);
+        self.enter_round(n, c);
         Some(id)
     }
 
@@ -141,7 +152,7 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.connections[c as usize];
         row.unanswered -= 1;
         queue_push!(self.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
-        self.mark_tx(c);
+        self.enter_round(n, c);
         true
     }
 

@@ -94,7 +94,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let goes = nexus.usual
             && !nexus.refilling
             && (nexus.posted > nexus.recv_quiet || !nexus.receive_due());
-        (goes && nexus.tx_head != NONE && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
+        (goes && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
     }
 
     #[inline(never)]
@@ -151,7 +151,7 @@ impl<T: Trace> Hot<'_, T> {
     /// is in its way. The last test takes the work entry.
     #[inline(always)]
     fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
-        let row = &self.connections[c as usize];
+        let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
@@ -161,10 +161,7 @@ impl<T: Trace> Hot<'_, T> {
         } else {
             (row.req_head, State::Queued)
         };
-        if t == NONE {
-            return None;
-        }
-        let task = &self.tasks[t as usize];
+        let task = self.tasks.get(t as usize)?;
         if !task.flags.contains(TaskFlags::PLAIN) || task.state != state {
             return None;
         }

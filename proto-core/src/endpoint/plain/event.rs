@@ -18,10 +18,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let c = self.g.connection_events.head;
         let row = self.connection(c);
         let t = row.ev_head;
-        if t == NONE || !row.events.is_empty() {
+        if !row.events.is_empty() {
             return None;
         }
-        let task = self.task(t);
+        let task = self.s.tables().tasks.get(t as usize)?;
         let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
         if task.events != TaskEvents::MAIN || task.flags.intersects(later) || task.in_segments {
             return None;
