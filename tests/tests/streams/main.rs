@@ -13,7 +13,7 @@ use xio_proto::wire::{ConnectMessage, SocketKind};
 use xio_tests::stream_pair::{Cut, StreamPair};
 
 fn config(i: u8) -> Config {
-    Config::new(i, 400, 64)
+    Config::new(i, 400, 128)
 }
 
 fn tcp_with(config: impl Fn(u8) -> Config, cut: Cut) -> StreamPair {
