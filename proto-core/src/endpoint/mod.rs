@@ -4,6 +4,8 @@
 //! (setup, HELLO, portals), `connection` (close and loss), `send` (messages accepted from the
 //! user), `work` and `frame` (work requests, when polled), `receive` and `message` (frames from
 //! peers), `credit` (receives and credits), `event` (what the user hears), `time` (deadlines).
+//! `plain` does the same for plain messages over RDMA in fewer steps, with what is in `hot`; what
+//! it does not take goes the way above.
 
 mod answer;
 mod cm;

@@ -292,11 +292,6 @@ impl<'a> PlainResponse<'a> {
         (plain && whole).then_some(Self { front })
     }
 
-    /// The receiver's id of the session.
-    #[inline(always)]
-    pub(crate) fn dest_session(&self) -> u32 {
-        self.front.session.dest_session.get()
-    }
     /// Number of the request.
     #[inline(always)]
     pub(crate) fn serial(&self) -> u64 {
@@ -346,7 +341,7 @@ fn is_whole(frame: &[u8], body: usize, data_len: u64, tlv_len: u64, frame_max: u
     let total = frame.len() as u64;
     let (body, tlv) = (body as u64, TLV_LEN as u64);
     // A sender counts data that it copied and leaves out what its NIC gathered.
-    total <= frame_max.min(u16::MAX.into()).into()
+    total <= frame_max.into()
         && total.wrapping_sub(body) == data_len
         && body <= total
         && (tlv_len == total - tlv || tlv_len == body - tlv)

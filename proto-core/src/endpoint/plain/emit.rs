@@ -1,6 +1,7 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
 use crate::endpoint::credit::DATA_CREDITS;
+use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
 use crate::entries::{SlotUse, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
@@ -13,7 +14,7 @@ use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags, TransportFlags};
+use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags};
 
 /// A plain message that goes, and the work entry that is taken for it.
 struct Next {
@@ -283,12 +284,4 @@ fn request_flags(task: &Task) -> SessionFlags {
     );
     flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
     flags
-}
-
-fn transport_flags(task: &Task) -> TransportFlags {
-    if task.flags.contains(TaskFlags::LAST) {
-        TransportFlags::LAST_IN_BATCH
-    } else {
-        TransportFlags::empty()
-    }
 }
