@@ -188,12 +188,13 @@ impl<T: Trace> Hot<'_, T> {
         true
     }
 
-    /// Puts a task that never had an event in its connection's list, with its main one.
+    /// Puts a task that never had an event, and is flagged now, in its connection's list, with its
+    /// main one.
     #[inline(always)]
     fn first_event(&mut self, c: u32, t: u32) {
         let task = &mut self.tasks[t as usize];
+        debug_assert!(task.flags.contains(TaskFlags::EVENTS));
         task.events = TaskEvents::MAIN;
-        task.flags.insert(TaskFlags::EVENTS);
         let row = &mut self.connections[c as usize];
         queue_push!(self.tasks, row.ev_head, row.ev_tail, event_next, t);
         self.mark_events(c);
@@ -239,7 +240,8 @@ impl<T: Trace> Hot<'_, T> {
         let task = &mut self.tasks[t as usize];
         row.queued_messages -= 1;
         row.queued_bytes -= task.out.total + u64::from(task.slot_data) + u64::from(task.header_len);
-        let mut flags = task.flags.difference(TaskFlags::PEER_HOLDS) | TaskFlags::USER;
+        let mut flags = task.flags.difference(TaskFlags::PEER_HOLDS);
+        flags.insert(TaskFlags::USER | TaskFlags::EVENTS);
         if task.work > 0 {
             // The answer overtook the completion of the request.
             flags.insert(TaskFlags::LINGERS);
@@ -290,7 +292,9 @@ impl<T: Trace> Hot<'_, T> {
                 let c = task.connection;
                 self.step(t, State::Answered, Input::SendDone);
                 self.frame_out(n, t);
-                self.tasks[t as usize].ending = Ending::Good;
+                let row = &mut self.tasks[t as usize];
+                row.ending = Ending::Good;
+                row.flags.insert(TaskFlags::EVENTS);
                 self.first_event(c, t);
                 true
             }
@@ -316,7 +320,10 @@ impl<T: Trace> Hot<'_, T> {
 
 #[inline(always)]
 fn arrived(flags: TransportFlags) -> TaskFlags {
-    let mut row = TaskFlags::INCOMING | TaskFlags::USER;
+    let mut row = TaskFlags::INCOMING | TaskFlags::USER | TaskFlags::EVENTS;
+    if flags.is_empty() {
+        return row;
+    }
     row.set(
         TaskFlags::LAST,
         flags.contains(TransportFlags::LAST_IN_BATCH),

@@ -167,16 +167,17 @@ impl<T: Trace> Hot<'_, T> {
             return None;
         }
         let nexus = &mut self.nexuses[n as usize];
-        let transport = self.g.transport(nexus.transport);
-        let room = nexus.sq_used + 2 < transport.limits.sq_depth
-            && transport.cq_used < transport.limits.cq_depth
-            && nexus.sq_bytes < transport.limits.sq_bytes;
+        let transport = nexus.transport;
+        let state = self.g.transport(transport);
+        let room = nexus.sq_used + 2 < state.limits.sq_depth
+            && state.cq_used < state.limits.cq_depth
+            && nexus.sq_bytes < state.limits.sq_bytes;
         if !room {
             return None;
         }
         let w = self.g.work.take(self.work)?;
+        self.g.transport(transport).cq_used += 1;
         nexus.sq_used += 1;
-        self.g.transport(nexus.transport).cq_used += 1;
         Some(Next {
             t,
             w,
