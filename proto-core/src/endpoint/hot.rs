@@ -16,6 +16,10 @@ use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::trace::Trace;
+use crate::wire::Kind;
+
+/// In a place on a send queue: not a work entry's index, but that of the task whose frame it is.
+pub(crate) const FRAME: u32 = 1 << 31;
 
 pub(crate) struct Hot<'a, T> {
     pub(crate) nexuses: &'a mut [Nexus],
@@ -286,12 +290,6 @@ impl<T: Trace> Hot<'_, T> {
         let nexus = &mut self.nexuses[n as usize];
         nexus.sq_used += 1;
         self.g.transport(nexus.transport).cq_used += 1;
-        self.enter_work(n, w, entry)
-    }
-
-    /// The same with an entry that is taken and counted already.
-    #[inline(always)]
-    pub(crate) fn enter_work(&mut self, n: u32, w: u32, entry: WorkEntry) -> WrId {
         let row = &mut self.work[w as usize];
         let generation = row.generation;
         let bytes = entry.bytes;
@@ -299,19 +297,71 @@ impl<T: Trace> Hot<'_, T> {
             generation,
             nexus: n,
             live: true,
+            next_free: NONE,
             ..entry
         };
-        let nexus = &mut self.nexuses[n as usize];
-        queue_push!(self.work, nexus.sq_head, nexus.sq_tail, next_free, w);
-        nexus.sq_bytes += bytes;
+        self.enter_queue(n, w, bytes);
         WrId::new(WrKind::Send, w, generation)
     }
 
-    /// Takes the oldest work request off a send queue.
+    /// Enters a message's frame on a send queue. The task itself stands for it, and is flagged so.
     #[inline(always)]
+    pub(crate) fn push_frame(&mut self, n: u32, t: u32, bytes: u32) -> WrId {
+        let row = &mut self.tasks[t as usize];
+        debug_assert!(row.flags.contains(TaskFlags::ON_QUEUE) && row.nexus == n);
+        row.sq_next = NONE;
+        row.sq_bytes = bytes;
+        let wr = WrId::new(WrKind::Frame, t, row.generation);
+        self.enter_queue(n, t | FRAME, bytes.into());
+        wr
+    }
+
+    #[inline(always)]
+    fn enter_queue(&mut self, n: u32, at: u32, bytes: u64) {
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.sq_bytes += bytes;
+        let last = core::mem::replace(&mut nexus.sq_tail, at);
+        if nexus.sq_head == NONE {
+            nexus.sq_head = at;
+        } else if last & FRAME != 0 {
+            self.tasks[(last ^ FRAME) as usize].sq_next = at;
+        } else {
+            self.work[last as usize].next_free = at;
+        }
+    }
+
+    /// Takes a message's frame, the oldest on a send queue, off it. Returns its bytes.
+    #[inline(always)]
+    pub(crate) fn take_frame(&mut self, n: u32, t: u32) -> u32 {
+        let row = &mut self.tasks[t as usize];
+        row.flags.remove(TaskFlags::ON_QUEUE);
+        let nexus = &mut self.nexuses[n as usize];
+        debug_assert_eq!(nexus.sq_head, t | FRAME);
+        nexus.sq_head = row.sq_next;
+        nexus.sq_used -= 1;
+        nexus.sq_bytes -= u64::from(row.sq_bytes);
+        self.g.transport(nexus.transport).cq_used -= 1;
+        row.sq_bytes
+    }
+
+    /// Takes the oldest work request off a send queue.
     pub(crate) fn take_work(&mut self, n: u32) -> Done {
         let nexus = &mut self.nexuses[n as usize];
         let w = nexus.sq_head;
+        if w & FRAME != 0 {
+            let t = w ^ FRAME;
+            let bytes = self.take_frame(n, t);
+            let row = &self.tasks[t as usize];
+            let incoming = row.flags.contains(TaskFlags::INCOMING);
+            let kind = if incoming { Kind::MsgRsp } else { row.kind };
+            return Done {
+                kind: WorkKind::Frame(kind),
+                task: t,
+                connection: NONE,
+                slot: NONE,
+                bytes: bytes.into(),
+            };
+        }
         let row = &mut self.work[w as usize];
         nexus.sq_head = row.next_free;
         row.live = false;

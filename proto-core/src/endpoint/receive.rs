@@ -100,16 +100,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[cold]
     #[inline(never)]
     fn send_done(&mut self, completion: Completion) {
-        let w = completion.wr.index();
-        let live = completion.wr.is_send();
-        let row = self.s.tables().work.get(w as usize);
-        let row = row.filter(|row| live && row.live && completion.wr.matches(row.generation));
-        let Some(n) = row.map(|row| row.nexus) else {
+        let Some((n, at)) = self.place_of(completion.wr) else {
             self.stale();
             return;
         };
         // A queue completes in order: what was posted before and not signalled is done too.
-        while self.nexus(n).sq_head != w {
+        while self.nexus(n).sq_head != at {
             self.pop_work(n, WorkStatus::Success);
         }
         let status = completion.status;

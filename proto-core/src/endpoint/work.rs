@@ -2,7 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use super::hot::Done;
+use super::hot::{Done, FRAME};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
@@ -370,6 +370,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.hot().push_work(n, entry)
     }
 
+    /// On which nexus's send queue a work request is, and where.
+    pub(crate) fn place_of(&mut self, wr: WrId) -> Option<(u32, u32)> {
+        let (tables, at) = (self.s.tables(), wr.index());
+        if wr.is_frame() {
+            let row = tables.tasks.get(at as usize)?;
+            let there = row.flags.contains(TaskFlags::ON_QUEUE) && wr.matches(row.generation);
+            return there.then_some((row.nexus, at | FRAME));
+        }
+        let row = tables.work.get(at as usize)?;
+        let there = wr.is_send() && row.live && wr.matches(row.generation);
+        there.then_some((row.nexus, at))
+    }
+
     /// Takes the oldest work request off a send queue.
     pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) {
         let Done {
@@ -418,10 +431,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 .filter(|s| wr.matches(s.generation))
                 .map(|s| s.nexus)
         } else {
-            let entry = tables.work.get(index);
-            entry
-                .filter(|w| w.live && wr.matches(w.generation))
-                .map(|w| w.nexus)
+            self.place_of(wr).map(|(n, _)| n)
         };
         match n {
             Some(n) if n != NONE => {

@@ -65,6 +65,8 @@ bitflags::bitflags! {
         const ACK_LATER = 1 << 17;
         /// A completion is wanted at once.
         const PROMPT = 1 << 18;
+        /// Its frame is on a send queue, and it stands there for a work entry.
+        const ON_QUEUE = 1 << 19;
     }
 }
 
@@ -248,6 +250,9 @@ pub struct Task {
     pub(crate) queue_next: u32,
     pub(crate) event_next: u32,
     pub(crate) hold_next: u32,
+    /// On a send queue: what comes next there, and bytes of the frame.
+    pub(crate) sq_next: u32,
+    pub(crate) sq_bytes: u32,
     /// What its deadline is for: the user's answer to a waiting payload, or the message.
     pub(crate) deadline_is_provide: bool,
     pub(crate) timer: u32,
@@ -302,6 +307,8 @@ impl Task {
             queue_next: _,
             event_next: _,
             hold_next: _,
+            sq_next: _,
+            sq_bytes: _,
             deadline_is_provide,
             timer,
         } = self;
@@ -371,6 +378,8 @@ impl Task {
         queue_next: NONE,
         event_next: NONE,
         hold_next: NONE,
+        sq_next: NONE,
+        sq_bytes: 0,
         deadline_is_provide: false,
         timer: NONE,
     };

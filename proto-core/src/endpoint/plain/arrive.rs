@@ -1,8 +1,9 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
+use crate::endpoint::hot::FRAME;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags};
 use crate::error::WorkStatus;
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -81,31 +82,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return false;
         }
         let mut hot = self.hot();
-        let w = done.wr.index();
-        let Some(row) = hot.work.get(w as usize) else {
+        let t = done.wr.index();
+        let Some(row) = hot.tasks.get(t as usize) else {
             return false;
         };
-        let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
+        let live = done.wr.is_frame()
+            && row.flags.contains(TaskFlags::ON_QUEUE)
+            && done.wr.matches(row.generation);
         if !live || done.status != WorkStatus::Success {
             return false;
         }
         let n = row.nexus;
-        if hot.nexuses[n as usize].sq_head != w {
-            return self.plain_sent_before(n, w) && self.hot().plain_done(n, w);
+        if hot.nexuses[n as usize].sq_head != t | FRAME {
+            return self.plain_sent_before(n, t) && self.hot().plain_done(n, t);
         }
-        hot.plain_done(n, w)
+        hot.plain_done(n, t)
     }
 
     /// A queue completes in order: what was posted before and not signalled is done too.
     #[inline(never)]
-    fn plain_sent_before(&mut self, n: u32, w: u32) -> bool {
+    fn plain_sent_before(&mut self, n: u32, t: u32) -> bool {
         let mut hot = self.hot();
         loop {
             let first = hot.nexuses[n as usize].sq_head;
-            if first == w {
+            if first == t | FRAME {
                 return true;
             }
-            if !hot.plain_done(n, first) {
+            if first & FRAME == 0 || !hot.plain_done(n, first ^ FRAME) {
                 return false;
             }
         }
@@ -115,7 +118,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 impl<T: Trace> Hot<'_, T> {
     /// The nexus's own part of a frame that is taken, out of the first receive of its queue.
     #[inline(always)]
-    fn take_frame(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
+    fn frame_in(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         const ONLINE: NexusState = NexusState::Online;
         const FRAME: nexus::Input = nexus::Input::Frame;
         const _: () = assert!(matches!(
@@ -184,7 +187,7 @@ impl<T: Trace> Hot<'_, T> {
         row.flags = arrived(frame.flags());
         self.link_task(c, slot);
         self.first_event(c, slot);
-        self.take_frame(n, slot, frame.sn(), frame.credits());
+        self.frame_in(n, slot, frame.sn(), frame.credits());
         true
     }
 
@@ -258,33 +261,28 @@ impl<T: Trace> Hot<'_, T> {
         task.data_len = frame.data_len();
         task.in_segments = false;
         self.first_event(c, t);
-        self.take_frame(n, slot, frame.sn(), frame.credits());
+        self.frame_in(n, slot, frame.sn(), frame.credits());
         true
     }
 
-    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
-    /// it was not, and nothing changed.
+    /// The oldest frame of a send queue is out, if nothing is special about its message. False:
+    /// something is, and nothing changed.
     #[inline(always)]
-    fn plain_done(&mut self, n: u32, w: u32) -> bool {
-        let entry = &self.work[w as usize];
-        let (kind, t) = (entry.kind, entry.task);
+    fn plain_done(&mut self, n: u32, t: u32) -> bool {
         if !self.nexuses[n as usize].usual {
             return false;
         }
-        let Some(task) = self.tasks.get(t as usize) else {
-            return false;
-        };
-        match kind {
+        let task = &self.tasks[t as usize];
+        match task.state {
             // The answer comes later.
-            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
+            State::Sent if task.kind == Kind::MsgReq => {
                 self.step(t, State::Sent, Input::SendDoneHeld);
                 self.frame_out(n, t);
                 true
             }
             // The request is over.
-            WorkKind::Frame(Kind::MsgRsp)
-                if task.state == State::Answered
-                    && task.work == 1
+            State::Answered
+                if task.work == 1
                     && !task.read_response
                     && task.timer == NONE
                     && !task.flags.intersects(TaskFlags::HELD) =>
@@ -305,7 +303,7 @@ impl<T: Trace> Hot<'_, T> {
     /// The frame of a message has left the send queue: its slot is free.
     #[inline(always)]
     fn frame_out(&mut self, n: u32, t: u32) {
-        self.take_work(n);
+        self.take_frame(n, t);
         let row = &mut self.tasks[t as usize];
         row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);

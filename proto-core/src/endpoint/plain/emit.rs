@@ -3,7 +3,7 @@
 use crate::endpoint::credit::DATA_CREDITS;
 use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{SlotUse, Task, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{SlotUse, Task, TaskFlags};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
@@ -16,10 +16,9 @@ use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags};
 
-/// A plain message that goes, and the work entry that is taken for it.
+/// A plain message that goes.
 struct Next {
     t: u32,
-    w: u32,
     kind: Kind,
     slot: u32,
     header_len: u16,
@@ -67,7 +66,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let end = at as u32 + u32::from(next.header_len) + next.data_len;
         let (slot, offset, len) = (next.slot, start as u32, end - start as u32);
-        let wr = hot.post(n, &next, len);
+        let wr = hot.push_frame(n, next.t, len);
         let last = hot.leave_round(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
@@ -149,7 +148,7 @@ impl<T: Trace> Hot<'_, T> {
     }
 
     /// The plain message that a connection is to send next, if nothing goes before it and nothing
-    /// is in its way. The last test takes the work entry.
+    /// is in its way.
     #[inline(always)]
     fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
         let row = self.connections.get(c as usize)?;
@@ -175,12 +174,10 @@ impl<T: Trace> Hot<'_, T> {
         if !room {
             return None;
         }
-        let w = self.g.work.take(self.work)?;
         self.g.transport(transport).cq_used += 1;
         nexus.sq_used += 1;
         Some(Next {
             t,
-            w,
             kind: if response { Kind::MsgRsp } else { task.kind },
             slot: task.slot,
             header_len: task.header_len,
@@ -202,7 +199,7 @@ impl<T: Trace> Hot<'_, T> {
         if next.kind == Kind::OneWayReq || task.flags.contains(TaskFlags::LAST) {
             front.flags(request_flags(task), transport_flags(task));
         }
-        task.flags.remove(TaskFlags::QUEUED);
+        task.flags = task.flags.difference(TaskFlags::QUEUED) | TaskFlags::ON_QUEUE;
         task.nexus = n;
         task.work += 1;
         let row = &mut self.connections[c as usize];
@@ -235,7 +232,7 @@ impl<T: Trace> Hot<'_, T> {
         let task = &mut self.tasks[t as usize];
         front.message(task.status, next.header_len, next.data_len);
         front.ids(task.peer_tid, tid::of_task(t, task.generation));
-        task.flags.remove(TaskFlags::QUEUED);
+        task.flags = task.flags.difference(TaskFlags::QUEUED) | TaskFlags::ON_QUEUE;
         task.work += 1;
         let row = &mut self.connections[c as usize];
         row.rsp_head = task.queue_next;
@@ -246,18 +243,6 @@ impl<T: Trace> Hot<'_, T> {
         let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
         front.transport(sn, ack_sn, credits);
         at - InlineResponse::LEN
-    }
-
-    /// Enters the work request of a frame that is written, of `len` bytes.
-    #[inline(always)]
-    fn post(&mut self, n: u32, next: &Next, len: u32) -> WrId {
-        let entry = WorkEntry {
-            kind: WorkKind::Frame(next.kind),
-            task: next.t,
-            bytes: len.into(),
-            ..WorkEntry::VACANT
-        };
-        self.enter_work(n, next.w, entry)
     }
 
     /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
