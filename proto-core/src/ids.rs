@@ -111,7 +111,11 @@ impl WrId {
     pub(crate) const fn is_send(self) -> bool {
         self.0 >> 60 == WrKind::Send as u64
     }
-    /// Slot index of a receive, work-entry index of everything on a send queue.
+    pub(crate) const fn is_frame(self) -> bool {
+        self.0 >> 60 == WrKind::Frame as u64
+    }
+    /// Slot index of a receive; on a send queue task index of a message's frame, work-entry index
+    /// of anything else.
     pub const fn index(self) -> u32 {
         self.0 as u32
     }
@@ -126,9 +130,13 @@ impl fmt::Debug for WrId {
     }
 }
 
-/// The two queues a work request can sit on.
+/// What a work request names.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WrKind {
+    /// A slot on a receive queue.
     Recv = 1,
+    /// A work entry on a send queue.
     Send = 2,
+    /// A task whose frame is on a send queue.
+    Frame = 3,
 }

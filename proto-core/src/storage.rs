@@ -83,7 +83,7 @@ pub struct Counts {
     pub rx_slots: usize,
     /// Send slots.
     pub tx_slots: usize,
-    /// Work requests on all send queues together.
+    /// Work requests on all send queues together; frames of plain messages need none.
     pub work: usize,
     /// Sockets: one or two per transport connection on streams, and those that are half-open
     /// ([`Config::half_open_max`](crate::Config::half_open_max) at most).

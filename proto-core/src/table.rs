@@ -57,9 +57,10 @@ impl Pool {
     /// Takes a row; its content is what the last user left.
     #[inline(always)]
     pub(crate) fn take<R: Row>(&mut self, rows: &mut [R]) -> Option<u32> {
-        let index = if self.head != NONE {
+        // NONE is beyond every table: the test for the end of the list is that of the bounds.
+        let index = if let Some(row) = rows.get_mut(self.head as usize) {
             let index = self.head;
-            self.head = *rows[index as usize].next_free();
+            self.head = *row.next_free();
             index
         } else if self.fresh < self.end {
             self.fresh += 1;

@@ -18,19 +18,19 @@ use xio_tests::pair::leak_tables;
 
 type Core = Endpoint<Tables<'static>>;
 
-struct Memory {
-    bytes: Vec<u8>,
-    size: usize,
-}
+/// Bytes of a slot.
+const SLOT: usize = 4096;
+
+struct Memory(Vec<[u8; SLOT]>);
 
 impl Slots for Memory {
     #[inline]
     fn slot(&self, slot: SlotId) -> &[u8] {
-        &self.bytes[slot.0 as usize * self.size..][..self.size]
+        &self.0[slot.0 as usize]
     }
     #[inline]
     fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
-        &mut self.bytes[slot.0 as usize * self.size..][..self.size]
+        &mut self.0[slot.0 as usize]
     }
 }
 
@@ -85,7 +85,7 @@ impl Side {
         let grant = 40;
         let rx = (connections as u32 * grant).max(64);
         let config = Config {
-            slot_size: 4096,
+            slot_size: SLOT as u32,
             buffer_size: 1024,
             inline_data_max: 512,
             min_grant: 4,
@@ -106,10 +106,7 @@ impl Side {
             extents: 1,
             regions: 0,
         };
-        let slots = Memory {
-            bytes: vec![0; 4096 * (rx as usize + 256)],
-            size: 4096,
-        };
+        let slots = Memory(vec![[0; SLOT]; rx as usize + 256]);
         let mut core = Endpoint::new(config, leak_tables(&counts)).expect("config works");
         let limits = TransportLimits {
             cq_depth: 1 << 20,

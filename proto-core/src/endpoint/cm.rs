@@ -182,6 +182,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         {
             l.failed = Some(error);
             self.g.listen_failed = true;
+            self.g.rare_events = true;
         }
     }
 
@@ -311,6 +312,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let from = row.state;
         let (next, action) = nexus::lookup(from, input);
         row.state = next;
+        row.usual &= next == from;
         let ends = matches!(
             action,
             Action::Disconnect

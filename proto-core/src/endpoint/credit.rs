@@ -46,7 +46,7 @@ impl Nexus {
     }
 
     fn receive_wanted(&self) -> bool {
-        let have = self.posted + self.held.saturating_sub(RESERVE);
+        let have = self.receives();
         if have >= self.recv_target || self.framing != Framing::Rdma {
             return false;
         }
@@ -57,7 +57,13 @@ impl Nexus {
     /// Receives to be posted until there are as many as aimed at; only while there are fewer.
     #[inline(always)]
     pub(crate) fn receives_missing(&self) -> u16 {
-        self.recv_target - self.posted - self.held.saturating_sub(RESERVE)
+        self.recv_target - self.receives()
+    }
+
+    /// Receives posted, and slots held beyond what may be held without a receive less.
+    #[inline(always)]
+    pub(crate) fn receives(&self) -> u16 {
+        self.posted + self.held.saturating_sub(RESERVE)
     }
 
     /// Receives that the peer may be told of now.
@@ -70,27 +76,49 @@ impl Nexus {
     /// Tells the peer of all it may be told, in the frame being written.
     #[inline(always)]
     pub(crate) fn grant(&mut self) -> u16 {
-        let credits = self.grantable();
-        self.granted += credits;
-        if credits > 0 {
-            self.used_since_grant = 0;
-            // The peer counts its READ_ACKs, also those for which it had no credit.
-            return credits + core::mem::take(&mut self.acks_owed);
+        let spoken_for = self.granted + SLACK + self.read_acks_expected;
+        if self.posted <= spoken_for {
+            return 0;
         }
-        0
+        let credits = self.posted - spoken_for;
+        self.granted += credits;
+        self.used_since_grant = 0;
+        // The peer counts its READ_ACKs, also those for which it had no credit.
+        credits + core::mem::take(&mut self.acks_owed)
     }
 
     /// Takes the numbers that every frame with a transport header carries.
     #[inline(always)]
     pub(crate) fn number(&mut self) -> (u16, u16, u16) {
-        let mut credits = 0;
         if self.framing == Framing::Rdma {
-            credits = self.grant();
-            self.tx_credits -= 1;
+            return self.number_rdma();
         }
         let sn = self.tx_sn;
         self.tx_sn = sn.wrapping_add(1);
+        (sn, self.rx_sn.wrapping_sub(1), 0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn number_rdma(&mut self) -> (u16, u16, u16) {
+        let credits = self.grant();
+        self.tx_credits -= 1;
+        let sn = self.tx_sn;
+        self.tx_sn = sn.wrapping_add(1);
         (sn, self.rx_sn.wrapping_sub(1), credits)
+    }
+
+    /// Whether nothing but messages goes on it.
+    pub(crate) fn is_usual(&self) -> bool {
+        self.state == State::Online
+            && self.framing == Framing::Rdma
+            && (self.rdma_head & self.ack_head) == NONE
+            && !self.setup_due
+    }
+
+    /// Whether receives may have to be posted, or the peer told of them.
+    #[inline(always)]
+    pub(crate) fn may_need_receives(&self) -> bool {
+        self.posted <= self.recv_quiet || self.granted <= self.grant_quiet
     }
 
     /// Whether a poll for work can bring anything. Has a cheap test for each output that
@@ -98,8 +126,7 @@ impl Nexus {
     /// so its answer is always yes.
     #[inline(always)]
     pub(crate) fn may_have_work(&self) -> bool {
-        self.posted <= self.recv_quiet
-            || self.granted <= self.grant_quiet
+        self.may_need_receives()
             || (self.tx_head & self.rdma_head & self.ack_head) != NONE
             || self.refilling
             || self.setup_due

@@ -288,6 +288,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.keys = Some(keys);
         row.told = false;
         self.g.region_events = true;
+        self.g.rare_events = true;
     }
 
     /// Takes the driver's word that a region's keys are worth nothing any more.
@@ -300,6 +301,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.revoked = true;
         row.told = false;
         self.g.region_events = true;
+        self.g.rare_events = true;
     }
 
     pub(crate) fn poll_regions(&mut self, transport: TransportId) -> Option<Control> {

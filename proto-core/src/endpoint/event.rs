@@ -1,6 +1,6 @@
 //! What the user hears, made from the state when polled.
 
-use super::{Endpoint, Hot};
+use super::Endpoint;
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
@@ -8,7 +8,6 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
-use crate::state::task::State;
 use crate::storage::Storage;
 use crate::table::queue_pop;
 use crate::trace::Trace;
@@ -21,22 +20,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         // Nothing to tell is the common answer, and is given without a call.
-        let rare =
-            !self.g.session_events.is_empty() || self.g.region_events || self.g.listen_failed;
+        let rare = self.g.rare_events;
         if self.g.connection_events.is_empty() && !rare {
             return None;
         }
+        self.first_event(rare)
+    }
+
+    #[inline(never)]
+    fn first_event(&mut self, rare: bool) -> Option<Event> {
         if !rare && let Some(event) = self.plain_event() {
             return Some(event);
         }
         self.event_due(rare)
     }
 
-    #[inline(never)]
-    fn plain_event(&mut self) -> Option<Event> {
-        self.hot().plain_event()
-    }
-
+    #[cold]
     #[inline(never)]
     fn event_due(&mut self, rare: bool) -> Option<Event> {
         if rare && let Some(event) = self.rare_event() {
@@ -59,9 +58,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     #[cold]
     fn rare_event(&mut self) -> Option<Event> {
-        self.poll_session_event()
+        let event = self
+            .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_listen_failed());
+        self.g.rare_events = event.is_some();
+        event
     }
 
     /// Puts a connection in the round of those with events.
@@ -357,7 +359,6 @@ fn task_event(c: u32, row: &Connection, t: u32, task: &Task, bit: TaskEvents) ->
 }
 
 /// A received message, or the outcome of one that was sent.
-#[inline(always)]
 fn main_event(c: u32, row: &Connection, t: u32, task: &Task) -> Option<Event> {
     match task.ending {
         Ending::Open => task
@@ -369,7 +370,6 @@ fn main_event(c: u32, row: &Connection, t: u32, task: &Task) -> Option<Event> {
     }
 }
 
-#[inline(always)]
 fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
     let connection = ConnectionId::new(c, row.generation);
     let user = row.user;
@@ -399,7 +399,6 @@ fn received(c: u32, row: &Connection, t: u32, task: &Task) -> Event {
     }
 }
 
-#[inline(always)]
 fn good(row: &Connection, t: u32, task: &Task) -> Event {
     let id = TaskId::new(t, task.generation);
     let user = task.user;
@@ -425,7 +424,6 @@ fn good(row: &Connection, t: u32, task: &Task) -> Event {
 }
 
 /// The outcomes with a reason.
-#[inline(never)]
 fn outcome(t: u32, task: &Task) -> Event {
     let id = TaskId::new(t, task.generation);
     let user = task.user;
@@ -458,87 +456,6 @@ fn outcome(t: u32, task: &Task) -> Event {
             user,
             buffers_returned,
         },
-    }
-}
-
-impl<T: Trace> Hot<'_, T> {
-    /// The next event of the connection that is first in the round, if it is a message's main one
-    /// and nothing but the message's end follows from it. `None`: it is not, and nothing changed.
-    #[inline(always)]
-    fn plain_event(&mut self) -> Option<Event> {
-        let c = self.g.connection_events.head;
-        let row = &self.connections[c as usize];
-        let t = row.ev_head;
-        if t == NONE || !row.events.is_empty() {
-            return None;
-        }
-        let task = &self.tasks[t as usize];
-        let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
-        if task.events != TaskEvents::MAIN || task.flags.intersects(later) {
-            return None;
-        }
-        let incoming = task.flags.contains(TaskFlags::INCOMING);
-        let answer = task.kind == Kind::MsgReq && !incoming && task.direct == Direct::No;
-        match task.ending {
-            Ending::Open if incoming => {
-                self.take_event(c, t);
-                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
-                Some(received(c, row, t, task))
-            }
-            Ending::Good if answer && task.flags.contains(TaskFlags::USER) => {
-                self.take_event(c, t);
-                let (row, task) = (&self.connections[c as usize], &self.tasks[t as usize]);
-                Some(good(row, t, task))
-            }
-            Ending::Good if incoming && self.ends_with_its_event(t) => {
-                let (user, task) = (task.user, TaskId::new(t, task.generation));
-                self.take_event(c, t);
-                self.unlink_task(t);
-                self.free_incoming(t);
-                Some(Event::Sent {
-                    task,
-                    user,
-                    buffers_returned: true,
-                })
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether an answered request's row is over with its event, and nobody waits for its slot.
-    #[inline(always)]
-    fn ends_with_its_event(&self, t: u32) -> bool {
-        let task = &self.tasks[t as usize];
-        let held = TaskFlags::USER
-            | TaskFlags::LINGERS
-            | TaskFlags::PEER_HOLDS
-            | TaskFlags::QUEUED
-            | TaskFlags::HELD_BACK
-            | TaskFlags::ORPHAN
-            | TaskFlags::OWES_RETURN;
-        let long = (task.out.extent & task.into.extent) != NONE;
-        task.state == State::Ended
-            && task.work == 0
-            && !task.flags.intersects(held)
-            && !long
-            && (task.slot & task.answer) == NONE
-            && !self.g.anyone_waits()
-    }
-
-    /// Takes a message's last event off its connection's list, and the connection off the round,
-    /// to whose end it goes if it has more.
-    #[inline(always)]
-    fn take_event(&mut self, c: u32, t: u32) {
-        let task = &mut self.tasks[t as usize];
-        task.events = TaskEvents::empty();
-        task.flags.remove(TaskFlags::EVENTS);
-        let row = &mut self.connections[c as usize];
-        row.ev_head = task.event_next;
-        row.in_events = false;
-        self.g.connection_events.head = row.event_next;
-        if row.ev_head != NONE {
-            self.mark_events(c);
-        }
     }
 }
 

@@ -589,7 +589,7 @@ fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {
     flags
 }
 
-fn transport_flags(task: &Task) -> TransportFlags {
+pub(crate) fn transport_flags(task: &Task) -> TransportFlags {
     if task.flags.contains(TaskFlags::FORCE_WRITE) {
         TransportFlags::PEER_WRITE_RSP
     } else if task.flags.contains(TaskFlags::LAST) {

@@ -16,6 +16,10 @@ use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::trace::Trace;
+use crate::wire::Kind;
+
+/// In a place on a send queue: not a work entry's index, but that of the task whose frame it is.
+pub(crate) const FRAME: u32 = 1 << 31;
 
 pub(crate) struct Hot<'a, T> {
     pub(crate) nexuses: &'a mut [Nexus],
@@ -66,6 +70,19 @@ impl<T: Trace> Hot<'_, T> {
                 .transition(3, t, from as u8, input as u8, next as u8);
         }
         action
+    }
+
+    /// [`task_input`](Self::task_input) of a task whose state is known: nothing is looked up when
+    /// the program runs.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, t: u32, from: State, input: Input) {
+        let (next, action) = task::lookup(from, input);
+        debug_assert!(action != Action::Ignored);
+        let row = &mut self.tasks[t as usize];
+        debug_assert!(row.state == from);
+        row.state = next;
+        self.trace
+            .transition(3, t, from as u8, input as u8, next as u8);
     }
 
     /// Something may have changed that lets a nexus send.
@@ -135,8 +152,8 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.connections[c as usize];
         let head = row.tasks;
         row.tasks = t;
-        if head != NONE {
-            self.tasks[head as usize].prev = t;
+        if let Some(after) = self.tasks.get_mut(head as usize) {
+            after.prev = t;
         }
         let task = &mut self.tasks[t as usize];
         task.connection = c;
@@ -148,13 +165,13 @@ impl<T: Trace> Hot<'_, T> {
     pub(crate) fn unlink_task(&mut self, t: u32) {
         let task = &self.tasks[t as usize];
         let (c, prev, next) = (task.connection, task.prev, task.next);
-        if prev == NONE {
-            self.connections[c as usize].tasks = next;
+        if let Some(before) = self.tasks.get_mut(prev as usize) {
+            before.next = next;
         } else {
-            self.tasks[prev as usize].next = next;
+            self.connections[c as usize].tasks = next;
         }
-        if next != NONE {
-            self.tasks[next as usize].prev = prev;
+        if let Some(after) = self.tasks.get_mut(next as usize) {
+            after.prev = prev;
         }
     }
 
@@ -239,7 +256,7 @@ impl<T: Trace> Hot<'_, T> {
         self.end_incoming(slot);
         let n = self.slots[slot as usize].nexus;
         self.free_rx_slot(slot);
-        if n != NONE {
+        if (n as usize) < self.nexuses.len() {
             self.uncount(n);
         }
     }
@@ -257,8 +274,11 @@ impl<T: Trace> Hot<'_, T> {
     /// A receive slot is no longer counted to a transport connection.
     #[inline(always)]
     pub(crate) fn uncount(&mut self, n: u32) {
-        self.nexuses[n as usize].held -= 1;
-        self.look_again(n);
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.held -= 1;
+        if nexus.posted <= nexus.recv_quiet || nexus.stalled {
+            self.mark_ready(n);
+        }
     }
 
     /// Enters a work request on a send queue. There is room for it: that was checked before.
@@ -267,6 +287,9 @@ impl<T: Trace> Hot<'_, T> {
         let Some(w) = self.g.work.take(self.work) else {
             unreachable!("room was checked before");
         };
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.sq_used += 1;
+        self.g.transport(nexus.transport).cq_used += 1;
         let row = &mut self.work[w as usize];
         let generation = row.generation;
         let bytes = entry.bytes;
@@ -274,21 +297,71 @@ impl<T: Trace> Hot<'_, T> {
             generation,
             nexus: n,
             live: true,
+            next_free: NONE,
             ..entry
         };
-        let nexus = &mut self.nexuses[n as usize];
-        queue_push!(self.work, nexus.sq_head, nexus.sq_tail, next_free, w);
-        nexus.sq_used += 1;
-        nexus.sq_bytes += bytes;
-        self.g.transport(nexus.transport).cq_used += 1;
+        self.enter_queue(n, w, bytes);
         WrId::new(WrKind::Send, w, generation)
     }
 
-    /// Takes the oldest work request off a send queue.
+    /// Enters a message's frame on a send queue. The task itself stands for it, and is flagged so.
     #[inline(always)]
+    pub(crate) fn push_frame(&mut self, n: u32, t: u32, bytes: u32) -> WrId {
+        let row = &mut self.tasks[t as usize];
+        debug_assert!(row.flags.contains(TaskFlags::ON_QUEUE) && row.nexus == n);
+        row.sq_next = NONE;
+        row.sq_bytes = bytes;
+        let wr = WrId::new(WrKind::Frame, t, row.generation);
+        self.enter_queue(n, t | FRAME, bytes.into());
+        wr
+    }
+
+    #[inline(always)]
+    fn enter_queue(&mut self, n: u32, at: u32, bytes: u64) {
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.sq_bytes += bytes;
+        let last = core::mem::replace(&mut nexus.sq_tail, at);
+        if nexus.sq_head == NONE {
+            nexus.sq_head = at;
+        } else if last & FRAME != 0 {
+            self.tasks[(last ^ FRAME) as usize].sq_next = at;
+        } else {
+            self.work[last as usize].next_free = at;
+        }
+    }
+
+    /// Takes a message's frame, the oldest on a send queue, off it. Returns its bytes.
+    #[inline(always)]
+    pub(crate) fn take_frame(&mut self, n: u32, t: u32) -> u32 {
+        let row = &mut self.tasks[t as usize];
+        row.flags.remove(TaskFlags::ON_QUEUE);
+        let nexus = &mut self.nexuses[n as usize];
+        debug_assert_eq!(nexus.sq_head, t | FRAME);
+        nexus.sq_head = row.sq_next;
+        nexus.sq_used -= 1;
+        nexus.sq_bytes -= u64::from(row.sq_bytes);
+        self.g.transport(nexus.transport).cq_used -= 1;
+        row.sq_bytes
+    }
+
+    /// Takes the oldest work request off a send queue.
     pub(crate) fn take_work(&mut self, n: u32) -> Done {
         let nexus = &mut self.nexuses[n as usize];
         let w = nexus.sq_head;
+        if w & FRAME != 0 {
+            let t = w ^ FRAME;
+            let bytes = self.take_frame(n, t);
+            let row = &self.tasks[t as usize];
+            let incoming = row.flags.contains(TaskFlags::INCOMING);
+            let kind = if incoming { Kind::MsgRsp } else { row.kind };
+            return Done {
+                kind: WorkKind::Frame(kind),
+                task: t,
+                connection: NONE,
+                slot: NONE,
+                bytes: bytes.into(),
+            };
+        }
         let row = &mut self.work[w as usize];
         nexus.sq_head = row.next_free;
         row.live = false;

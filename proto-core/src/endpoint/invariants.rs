@@ -2,6 +2,7 @@
 //! (feature `check`); a failure is a bug of this crate.
 
 use super::Endpoint;
+use super::hot::FRAME;
 use crate::entries::{Ending, SlotUse, TaskFlags};
 use crate::ids::NONE;
 use crate::state::connection::State as ConnectionState;
@@ -201,18 +202,22 @@ fn check_nexus(view: &View<'_>, n: u32) {
         "slots held on nexus {n}"
     );
     let (mut used, mut bytes) = (0, 0);
-    for w in chain(
-        nexus.sq_head,
-        |w| view.work[w as usize].next_free,
-        view.work.len(),
-    ) {
-        let work = &view.work[w as usize];
-        assert!(
-            work.live && work.nexus == n,
-            "work entry {w} on another's queue"
-        );
+    let next = |at: u32| match at & FRAME {
+        0 => view.work[at as usize].next_free,
+        _ => view.tasks[(at ^ FRAME) as usize].sq_next,
+    };
+    for at in chain(nexus.sq_head, next, view.work.len() + view.tasks.len()) {
+        let (here, len) = if at & FRAME == 0 {
+            let work = &view.work[at as usize];
+            (work.live && work.nexus == n, work.bytes)
+        } else {
+            let task = &view.tasks[(at ^ FRAME) as usize];
+            let on_queue = task.flags.contains(TaskFlags::ON_QUEUE);
+            (on_queue && task.nexus == n, task.sq_bytes.into())
+        };
+        assert!(here, "work request {at:#x} on another's queue");
         used += 1;
-        bytes += work.bytes;
+        bytes += len;
     }
     assert_eq!(used, u32::from(nexus.sq_used), "send queue of nexus {n}");
     assert_eq!(
@@ -252,6 +257,7 @@ fn check_connection(view: &View<'_>, c: u32) {
             .iter()
             .filter(|work| work.live && work.task == t)
             .count();
+        let out = out + usize::from(task.flags.contains(TaskFlags::ON_QUEUE));
         let out = out + view.sockets.iter().filter(|s| s.writes_into(t)).count();
         assert_eq!(out, usize::from(task.work), "work requests of task {t}");
     }

@@ -4,6 +4,8 @@
 //! (setup, HELLO, portals), `connection` (close and loss), `send` (messages accepted from the
 //! user), `work` and `frame` (work requests, when polled), `receive` and `message` (frames from
 //! peers), `credit` (receives and credits), `event` (what the user hears), `time` (deadlines).
+//! `plain` does the same for plain messages over RDMA in fewer steps, with what is in `hot`; what
+//! it does not take goes the way above.
 
 mod answer;
 mod cm;
@@ -135,6 +137,8 @@ pub(crate) struct Globals {
     pub(crate) tx_reserve: u32,
     /// Send slots on top of the reserve that only answers may take.
     pub(crate) tx_answers: u32,
+    /// A session, a region or a listener may have an event.
+    pub(crate) rare_events: bool,
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
@@ -258,6 +262,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             tx_answers: (tx / 4).clamp(1, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            rare_events: false,
             blocked: Queue::EMPTY,
             slot_waiters: 0,
             first_slot: List::EMPTY,

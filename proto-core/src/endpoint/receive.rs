@@ -31,10 +31,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) {
         self.set_now(now);
         if completion.wr.is_recv() {
-            if !self.plain_received(&completion, slots) {
-                self.receive_done(completion, slots);
-            }
-        } else if !self.plain_sent(&completion) {
+            self.received(completion, slots);
+        } else {
+            self.sent(completion);
+        }
+    }
+
+    #[inline(never)]
+    fn received(&mut self, completion: Completion, slots: &mut impl Slots) {
+        if !self.plain_received(&completion, slots) {
+            self.receive_done(completion, slots);
+        }
+    }
+
+    #[inline(never)]
+    fn sent(&mut self, completion: Completion) {
+        if !self.plain_sent(&completion) {
             self.send_done(completion);
         }
     }
@@ -44,6 +56,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.trace.mark("stale completion ignored");
     }
 
+    #[cold]
     #[inline(never)]
     fn receive_done(&mut self, completion: Completion, slots: &mut impl Slots) {
         let slot = completion.wr.index();
@@ -84,18 +97,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_drained(n);
     }
 
+    #[cold]
     #[inline(never)]
     fn send_done(&mut self, completion: Completion) {
-        let w = completion.wr.index();
-        let live = completion.wr.is_send();
-        let row = self.s.tables().work.get(w as usize);
-        let row = row.filter(|row| live && row.live && completion.wr.matches(row.generation));
-        let Some(n) = row.map(|row| row.nexus) else {
+        let Some((n, at)) = self.place_of(completion.wr) else {
             self.stale();
             return;
         };
         // A queue completes in order: what was posted before and not signalled is done too.
-        while self.nexus(n).sq_head != w {
+        while self.nexus(n).sq_head != at {
             self.pop_work(n, WorkStatus::Success);
         }
         let status = completion.status;

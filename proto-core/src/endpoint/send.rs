@@ -140,6 +140,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn submit_any(
         &mut self,
@@ -168,8 +169,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         row.force_read = options.force_read;
-        let plain = message.data.is_empty() && options.into.is_empty() && !options.force_read;
-        row.flags.set(TaskFlags::PLAIN, plain);
         self.enqueue_request(c, t, bytes);
         if let Some(deadline) = options.deadline {
             self.arm(Timer::Task(t), deadline);
@@ -213,6 +212,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.respond_any(request, message)
     }
 
+    #[cold]
     #[inline(never)]
     fn respond_any(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
         let t = self.find_task(request)?;
@@ -245,7 +245,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
-        row.flags.set(TaskFlags::PLAIN, message.data.is_empty());
         row.transfer = Transfer::NONE;
         self.queue_response(c, t);
         Ok(())
@@ -294,6 +293,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.release_any(task)
     }
 
+    #[cold]
     #[inline(never)]
     fn release_any(&mut self, task: TaskId) -> Result<(), CommandError> {
         let t = self.find_task(task)?;

@@ -104,6 +104,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.sessions[s as usize];
         if !row.in_events {
             row.in_events = true;
+            self.g.rare_events = true;
             let q = &mut self.g.session_events;
             queue_push!(t.sessions, q.head, q.tail, event_next, s);
         }

@@ -2,7 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
-use super::hot::Done;
+use super::hot::{Done, FRAME};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
@@ -47,12 +47,40 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if n == NONE {
             return None;
         }
-        match self.plain_work(n, slots) {
+        if self.nexus(n).refilling {
+            self.first_receive(transport, n, slots)
+        } else {
+            self.first_work(transport, n, slots)
+        }
+    }
+
+    #[inline(never)]
+    fn first_receive(
+        &mut self,
+        transport: TransportId,
+        n: u32,
+        slots: &mut impl Slots,
+    ) -> Option<Work> {
+        match self.plain_receive(n, slots) {
+            Some(work) => Some(work),
+            None => self.first_work(transport, n, slots),
+        }
+    }
+
+    #[inline(never)]
+    fn first_work(
+        &mut self,
+        transport: TransportId,
+        n: u32,
+        slots: &mut impl Slots,
+    ) -> Option<Work> {
+        match self.plain_send(n, slots) {
             Some(work) => Some(work),
             None => self.ready_work(transport, slots),
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn ready_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         loop {
@@ -61,6 +89,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return None;
             }
             let work = self.next_work(n, slots);
+            let flow_control = self.g.config.flow_control;
+            let row = self.nexus(n);
+            row.usual = row.is_usual() && !flow_control;
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }
@@ -68,7 +99,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let q = &mut self.g.transport(transport.0).ready;
             debug_assert_eq!(q.head, n);
             queue_pop!(tables.nexuses, q.head, q.tail, ready_next);
-            tables.nexuses[n as usize].in_ready = false;
+            let row = &mut tables.nexuses[n as usize];
+            row.in_ready = false;
+            row.stalled = work.is_none() && row.may_have_work();
             if work.is_some() {
                 self.check_foreseen(n, slots);
                 return work;
@@ -91,8 +124,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         );
     }
 
-    /// Something may have changed that lets a nexus send.
+    /// Something may have changed that lets a nexus send, perhaps more than messages.
     pub(crate) fn mark_ready(&mut self, n: u32) {
+        self.nexus(n).usual = false;
         self.hot().mark_ready(n);
     }
 
@@ -336,6 +370,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.hot().push_work(n, entry)
     }
 
+    /// On which nexus's send queue a work request is, and where.
+    pub(crate) fn place_of(&mut self, wr: WrId) -> Option<(u32, u32)> {
+        let (tables, at) = (self.s.tables(), wr.index());
+        if wr.is_frame() {
+            let row = tables.tasks.get(at as usize)?;
+            let there = row.flags.contains(TaskFlags::ON_QUEUE) && wr.matches(row.generation);
+            return there.then_some((row.nexus, at | FRAME));
+        }
+        let row = tables.work.get(at as usize)?;
+        let there = wr.is_send() && row.live && wr.matches(row.generation);
+        there.then_some((row.nexus, at))
+    }
+
     /// Takes the oldest work request off a send queue.
     pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) {
         let Done {
@@ -384,10 +431,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 .filter(|s| wr.matches(s.generation))
                 .map(|s| s.nexus)
         } else {
-            let entry = tables.work.get(index);
-            entry
-                .filter(|w| w.live && wr.matches(w.generation))
-                .map(|w| w.nexus)
+            self.place_of(wr).map(|(n, _)| n)
         };
         match n {
             Some(n) if n != NONE => {

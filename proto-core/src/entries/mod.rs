@@ -150,6 +150,11 @@ pub struct Nexus {
     // Endpoint-wide lists.
     pub(crate) ready_next: u32,
     pub(crate) in_ready: bool,
+    /// It was looked at, and work that it had could not go.
+    pub(crate) stalled: bool,
+    /// Online, on RDMA, without application credits, and nothing but messages goes on it: so it was
+    /// found, and nothing else has come up since.
+    pub(crate) usual: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
     pub(crate) wants_slot: bool,
@@ -225,6 +230,8 @@ impl Nexus {
         tx_tail: NONE,
         ready_next: NONE,
         in_ready: false,
+        stalled: false,
+        usual: false,
         control_next: NONE,
         in_control: false,
         wants_slot: false,

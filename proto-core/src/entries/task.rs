@@ -65,6 +65,8 @@ bitflags::bitflags! {
         const ACK_LATER = 1 << 17;
         /// A completion is wanted at once.
         const PROMPT = 1 << 18;
+        /// Its frame is on a send queue, and it stands there for a work entry.
+        const ON_QUEUE = 1 << 19;
     }
 }
 
@@ -90,7 +92,23 @@ pub(crate) struct SegmentList {
     pub(crate) extent: u32,
 }
 
+impl TaskFlags {
+    /// Of an answered request: something of it is not over with its answer.
+    pub(crate) const HELD: Self = Self::SILENT
+        .union(Self::PEER_HOLDS)
+        .union(Self::EVENTS)
+        .union(Self::LINGERS);
+}
+
 impl SegmentList {
+    /// Makes it empty; the segments themselves stay, beyond its count.
+    #[inline(always)]
+    pub(crate) fn clear(&mut self) {
+        self.count = 0;
+        self.total = 0;
+        self.extent = NONE;
+    }
+
     pub(crate) const EMPTY: Self = Self {
         count: 0,
         total: 0,
@@ -232,29 +250,86 @@ pub struct Task {
     pub(crate) queue_next: u32,
     pub(crate) event_next: u32,
     pub(crate) hold_next: u32,
+    /// On a send queue: what comes next there, and bytes of the frame.
+    pub(crate) sq_next: u32,
+    pub(crate) sq_bytes: u32,
     /// What its deadline is for: the user's answer to a waiting payload, or the message.
     pub(crate) deadline_is_provide: bool,
     pub(crate) timer: u32,
 }
 
 impl Task {
-    /// Starts a new life: all is as in a free row but the generation, the links that mean nothing
-    /// yet, and the segments beyond the lists' counts.
+    /// Starts a new life. What is written before it is read in any life keeps its value.
     #[inline(always)]
     pub(crate) fn reset(&mut self) {
-        let (out, into) = (self.out.inline, self.into.inline);
-        *self = Self {
-            generation: self.generation,
-            out: SegmentList {
-                inline: out,
-                ..SegmentList::EMPTY
-            },
-            into: SegmentList {
-                inline: into,
-                ..SegmentList::EMPTY
-            },
-            ..Self::VACANT
-        };
+        let Self {
+            generation: _,
+            next_free: _,
+            state,
+            kind: _,
+            flags,
+            events,
+            connection,
+            nexus,
+            user,
+            ending,
+            serial: _,
+            slot,
+            answer,
+            peer_tid: _,
+            work,
+            header_len,
+            slot_data,
+            header_at: _,
+            rx_header_len: _,
+            data_at: _,
+            data_len,
+            offer_count,
+            offer_at: _,
+            offer_write,
+            offer_total,
+            force_read,
+            read_response,
+            in_segments,
+            receipt_code,
+            closed: _,
+            remote_count: _,
+            remote_at: _,
+            status,
+            direct,
+            remote_addr: _,
+            remote_key: _,
+            out,
+            into,
+            transfer,
+            prev: _,
+            next: _,
+            queue_next: _,
+            event_next: _,
+            hold_next: _,
+            sq_next: _,
+            sq_bytes: _,
+            deadline_is_provide,
+            timer,
+        } = self;
+        *state = task::State::Vacant;
+        *flags = TaskFlags::empty();
+        *events = TaskEvents::empty();
+        (*connection, *nexus) = (NONE, NONE);
+        *user = 0;
+        *ending = Ending::Open;
+        (*slot, *answer) = (NONE, NONE);
+        (*work, *header_len, *slot_data) = (0, 0, 0);
+        *data_len = 0;
+        (*offer_count, *offer_write, *offer_total) = (0, false, 0);
+        (*force_read, *read_response, *in_segments) = (false, false, false);
+        (*receipt_code, *status) = (0, 0);
+        *direct = Direct::No;
+        out.clear();
+        into.clear();
+        *transfer = Transfer::NONE;
+        *deadline_is_provide = false;
+        *timer = NONE;
     }
 
     /// A free row.
@@ -303,6 +378,8 @@ impl Task {
         queue_next: NONE,
         event_next: NONE,
         hold_next: NONE,
+        sq_next: NONE,
+        sq_bytes: 0,
         deadline_is_provide: false,
         timer: NONE,
     };

@@ -324,6 +324,21 @@ layout! {
     }
 }
 
+impl SessionHeader {
+    /// All zero.
+    pub(super) const ZERO: Self = Self {
+        dest_session: U32::ZERO,
+        flags: U32::ZERO,
+        serial: U64::ZERO,
+        sn: U16::ZERO,
+        ack_sn: U16::ZERO,
+        credits_msgs: U16::ZERO,
+        pad: [0; 6],
+        receipt_result: U32::ZERO,
+        credits_bytes: U64::ZERO,
+    };
+}
+
 impl Tlv {
     /// Makes the start of a frame of kind `word` with `len` bytes after it.
     pub(super) const fn new(word: u32, len: u64) -> Self {

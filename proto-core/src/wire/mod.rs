@@ -14,6 +14,7 @@ mod control;
 mod error;
 mod frame;
 mod headers;
+mod inline;
 mod kind;
 mod request;
 mod response;
@@ -31,10 +32,9 @@ pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
+pub(crate) use inline::{InlineRequest, InlineResponse, PlainRequest, PlainResponse};
 pub use kind::{Dialect, Framing, Kind, MessageType};
-pub(crate) use request::encode_inline_request;
 pub use request::{Request, RequestFields, encode_request, request_head_len};
-pub(crate) use response::encode_inline_response;
 pub use response::{
     Lengths, Response, ResponseFields, ResponseList, encode_response, response_head_len,
 };

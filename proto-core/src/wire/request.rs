@@ -6,12 +6,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::control::Cancel;
 use super::error::{Violation, What};
 use super::frame::{
-    Bounds, CANCEL_LEN, Op, Parts, Places, SETUP_PAYLOAD_MAX, SessionFields, Sge, Sges, TLV_LEN,
+    Bounds, CANCEL_LEN, Op, Parts, Places, SETUP_PAYLOAD_MAX, SessionFields, Sge, Sges,
     TransportFlags, peek_kind, place_inline, usual_kind,
 };
-use super::headers::{
-    RdmaRequestFront, RdmaRequestHeader, TLV_LEN_MAX, TcpRequestFront, TcpRequestHeader, Tlv,
-};
+use super::headers::{RdmaRequestFront, RdmaRequestHeader, TcpRequestFront, TcpRequestHeader, Tlv};
 use super::kind::{Dialect, Framing, Kind};
 use super::session::SessionSetupRequest;
 
@@ -21,7 +19,7 @@ const _: () = assert!(REQUEST_FIXED == size_of::<TcpRequestFront>());
 
 const SGE_LEN: usize = 16;
 /// What the length word of the transport header must say.
-const HEAD_LEN: u16 = 40;
+pub(super) const HEAD_LEN: u16 = 40;
 
 /// Offsets of the fields that violations name, the same on both transports.
 pub(super) mod at {
@@ -98,7 +96,7 @@ impl<'a> Request<'a> {
     /// The common case, a message with inline data and no defect, without reasons and in few
     /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
     #[inline(always)]
-    pub(crate) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
         let (front, _) = RdmaRequestFront::ref_from_prefix(frame).ok()?;
         let kind = usual_kind(&front.tlv)?;
         if !matches!(kind, Kind::MsgReq | Kind::OneWayReq) {
@@ -480,55 +478,11 @@ pub fn encode_request(
     start
 }
 
-/// [`encode_request`] on RDMA for a message without lists whose data was copied behind the headers.
-#[inline(always)]
-pub(crate) fn encode_inline_request(
-    buf: &mut [u8],
-    end: usize,
-    kind: Kind,
-    session: &SessionFields,
-    head: &RequestFields,
-) -> usize {
-    let start = end - REQUEST_FIXED;
-    let body = (REQUEST_FIXED - TLV_LEN) as u64;
-    let len = body + u64::from(head.header_len) + head.data_len;
-    assert!(len <= TLV_LEN_MAX, "frame too long for its length word");
-    let front = RdmaRequestFront::mut_from_bytes(&mut buf[start..end]).expect("exact length");
-    *front = RdmaRequestFront {
-        tlv: Tlv::new(kind.word(), len),
-        session: session.to_wire(),
-        head: rdma_head(head),
-    };
-    start
-}
-
 /// Writes a segment list over the whole of `bytes`.
 #[inline]
 pub(super) fn write_sges(bytes: &mut [u8], sges: impl Iterator<Item = Sge>) {
     for (slot, sge) in bytes.chunks_exact_mut(SGE_LEN).zip(sges) {
         slot.copy_from_slice(sge.to_wire().as_bytes());
-    }
-}
-
-#[inline(always)]
-fn rdma_head(head: &RequestFields) -> RdmaRequestHeader {
-    RdmaRequestHeader {
-        version: 1,
-        flags: head.flags.bits(),
-        len: U16::new(HEAD_LEN),
-        sn: U16::new(head.sn),
-        ack_sn: U16::new(head.ack_sn),
-        credits: U16::new(head.credits),
-        ltid: U32::new(head.ltid),
-        in_op: head.in_op as u8,
-        out_op: head.out_op as u8,
-        in_sges: U16::new(head.in_sges),
-        out_sges: U16::new(head.out_sges),
-        pad: U32::ZERO,
-        header_len: U16::new(head.header_len),
-        pad_len: U16::new(head.pad_len),
-        remain: U32::ZERO,
-        data_len: U64::new(head.data_len),
     }
 }
 
@@ -544,7 +498,24 @@ fn write_fields(
     let session = session.to_wire();
     match dialect {
         Dialect::Rdma => {
-            let head = rdma_head(head);
+            let head = RdmaRequestHeader {
+                version: 1,
+                flags: head.flags.bits(),
+                len: U16::new(HEAD_LEN),
+                sn: U16::new(head.sn),
+                ack_sn: U16::new(head.ack_sn),
+                credits: U16::new(head.credits),
+                ltid: U32::new(head.ltid),
+                in_op: head.in_op as u8,
+                out_op: head.out_op as u8,
+                in_sges: U16::new(head.in_sges),
+                out_sges: U16::new(head.out_sges),
+                pad: U32::ZERO,
+                header_len: U16::new(head.header_len),
+                pad_len: U16::new(head.pad_len),
+                remain: U32::ZERO,
+                data_len: U64::new(head.data_len),
+            };
             fixed.copy_from_slice(RdmaRequestFront { tlv, session, head }.as_bytes());
         }
         Dialect::Tcp => {

@@ -8,11 +8,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::control::Cancel;
 use super::error::{Violation, What};
 use super::frame::{
-    Bounds, Op, Parts, Places, SessionFields, SessionFlags, Sge, Sges, TLV_LEN, peek_kind,
-    place_inline, usual_kind,
+    Bounds, Op, Parts, Places, SessionFields, SessionFlags, Sge, Sges, peek_kind, place_inline,
+    usual_kind,
 };
 use super::headers::{
-    RdmaResponseFront, RdmaResponseHeader, TLV_LEN_MAX, TcpResponseFront, TcpResponseHeader, Tlv,
+    RdmaResponseFront, RdmaResponseHeader, TcpResponseFront, TcpResponseHeader, Tlv,
 };
 use super::kind::{Dialect, Framing, Kind};
 use super::request::{check_control_payload, write_sges};
@@ -109,7 +109,7 @@ impl<'a> Response<'a> {
     /// The common case, a response with inline data and no defect, without reasons and in few
     /// branches. Whatever it takes, [`parse_any`](Self::parse_any) takes with the same result.
     #[inline(always)]
-    pub(crate) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
+    pub(super) fn parse_inline(frame: &'a [u8], framing: Framing, bounds: &Bounds) -> Option<Self> {
         let dialect = framing.dialect();
         let (tlv, raw) = Raw::read(frame, dialect)?;
         let kind = usual_kind(tlv)?;
@@ -695,50 +695,6 @@ pub fn encode_response(
     start
 }
 
-/// [`encode_response`] on RDMA for a response whose data, if any, was copied behind the headers.
-#[inline(always)]
-pub(crate) fn encode_inline_response(
-    buf: &mut [u8],
-    end: usize,
-    kind: Kind,
-    session: &SessionFields,
-    head: &ResponseFields,
-) -> usize {
-    const FIXED: usize = response_fixed(Dialect::Rdma);
-    let start = end - FIXED;
-    let len = (FIXED - TLV_LEN) as u64 + u64::from(head.header_len) + head.data_len;
-    assert!(len <= TLV_LEN_MAX, "frame too long for its length word");
-    let front = RdmaResponseFront::mut_from_bytes(&mut buf[start..end]).expect("exact length");
-    *front = RdmaResponseFront {
-        tlv: Tlv::new(kind.word(), len),
-        session: session.to_wire(),
-        head: rdma_head(head),
-    };
-    start
-}
-
-#[inline(always)]
-fn rdma_head(head: &ResponseFields) -> RdmaResponseHeader {
-    RdmaResponseHeader {
-        version: 1,
-        flags: 0,
-        len: U16::new(size_of::<RdmaResponseHeader>() as u16),
-        sn: U16::new(head.sn),
-        ack_sn: U16::new(head.ack_sn),
-        credits: U16::new(head.credits),
-        rtid: U32::new(head.rtid),
-        op: head.op as u8,
-        pad: [0; 3],
-        sges: U16::new(head.sges),
-        status: U32::new(head.status),
-        ltid: U32::new(head.ltid),
-        header_len: U16::new(head.header_len),
-        pad_len: U16::new(head.pad_len),
-        remain: U32::ZERO,
-        data_len: U64::new(head.data_len),
-    }
-}
-
 /// Writes the fixed front, which is `response_fixed(dialect)` bytes.
 #[inline]
 fn write_fields(
@@ -751,7 +707,24 @@ fn write_fields(
     let session = session.to_wire();
     match dialect {
         Dialect::Rdma => {
-            let head = rdma_head(head);
+            let head = RdmaResponseHeader {
+                version: 1,
+                flags: 0,
+                len: U16::new(size_of::<RdmaResponseHeader>() as u16),
+                sn: U16::new(head.sn),
+                ack_sn: U16::new(head.ack_sn),
+                credits: U16::new(head.credits),
+                rtid: U32::new(head.rtid),
+                op: head.op as u8,
+                pad: [0; 3],
+                sges: U16::new(head.sges),
+                status: U32::new(head.status),
+                ltid: U32::new(head.ltid),
+                header_len: U16::new(head.header_len),
+                pad_len: U16::new(head.pad_len),
+                remain: U32::ZERO,
+                data_len: U64::new(head.data_len),
+            };
             fixed.copy_from_slice(RdmaResponseFront { tlv, session, head }.as_bytes());
         }
         Dialect::Tcp => {

@@ -1,8 +1,9 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
 use crate::endpoint::credit::CREDITS_MAX;
-use crate::endpoint::{Endpoint, Globals, Hot};
-use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, WorkKind};
+use crate::endpoint::hot::FRAME;
+use crate::endpoint::{Endpoint, Hot};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags};
 use crate::error::WorkStatus;
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -12,11 +13,10 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{self, State as NexusState};
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
+use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{
-    Bounds, Framing, Kind, Request, Response, SessionFlags, TransportFlags, message_kind,
-};
+use crate::wire::{Kind, PlainRequest, PlainResponse, SessionFlags, TransportFlags, message_kind};
 
 impl Nexus {
     /// Tests a frame's transport number and credits.
@@ -33,30 +33,19 @@ impl Nexus {
     #[inline(always)]
     fn take(&mut self, sn: u16, credits: u16) {
         self.granted -= 1;
-        self.used_since_grant += 1;
         self.rx_sn = sn.wrapping_add(1);
-        self.tx_credits += credits;
-    }
-}
-
-impl Globals {
-    /// What a plain frame may have.
-    #[inline(always)]
-    fn plain_bounds(&self) -> Bounds {
-        Bounds {
-            frame_max: self.config.buffer_size,
-            max_in_sges: 0,
-            max_out_sges: 0,
-            header_max: self.config.header_max,
+        self.used_since_grant += 1;
+        if credits > 0 {
+            self.tx_credits += credits;
         }
     }
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A receive completion that brings a plain message. False: it does not, and nothing changed.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn plain_received(&mut self, done: &Completion, slots: &impl Slots) -> bool {
-        if any_mutant!(self.g) || self.g.config.flow_control {
+        if any_mutant!(self.g) {
             return false;
         }
         let mut hot = self.hot();
@@ -70,19 +59,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = row.nexus;
         let nexus = &hot.nexuses[n as usize];
-        let usual = nexus.state == NexusState::Online
-            && nexus.framing == Framing::Rdma
-            && nexus.rq_head == slot;
+        debug_assert!(!nexus.usual || nexus.is_usual());
+        if !nexus.usual || nexus.rq_head != slot {
+            return false;
+        }
         let frame = slots.slot(SlotId(slot));
         let Some(frame) = frame.get(..done.len as usize) else {
             return false;
         };
-        usual
-            && match message_kind(frame) {
-                Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
-                Some(Kind::MsgReq | Kind::OneWayReq) => hot.plain_request(n, slot, frame),
-                _ => false,
-            }
+        match message_kind(frame) {
+            Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
+            Some(kind) => hot.plain_request(n, slot, kind, frame),
+            None => false,
+        }
     }
 
     /// A send completion, if all that is done with it were plain messages' frames. False: the
@@ -92,57 +81,36 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if any_mutant!(self.g) || self.g.anyone_waits() {
             return false;
         }
-        let w = done.wr.index();
-        let Some(row) = self.s.tables().work.get(w as usize) else {
+        let mut hot = self.hot();
+        let t = done.wr.index();
+        let Some(row) = hot.tasks.get(t as usize) else {
             return false;
         };
-        let live = done.wr.is_send() && row.live && done.wr.matches(row.generation);
+        let live = done.wr.is_frame()
+            && row.flags.contains(TaskFlags::ON_QUEUE)
+            && done.wr.matches(row.generation);
         if !live || done.status != WorkStatus::Success {
             return false;
         }
         let n = row.nexus;
-        // A queue completes in order: what was posted before and not signalled is done too.
-        loop {
-            let first = self.nexus(n).sq_head;
-            if !self.plain_done(n, first) {
-                return false;
-            }
-            if first == w {
-                return true;
-            }
+        if hot.nexuses[n as usize].sq_head != t | FRAME {
+            return self.plain_sent_before(n, t) && self.hot().plain_done(n, t);
         }
+        hot.plain_done(n, t)
     }
 
-    /// The oldest work request of a send queue is done, if it was a plain message's frame. False:
-    /// it was not, and nothing changed.
+    /// A queue completes in order: what was posted before and not signalled is done too.
     #[inline(never)]
-    fn plain_done(&mut self, n: u32, w: u32) -> bool {
+    fn plain_sent_before(&mut self, n: u32, t: u32) -> bool {
         let mut hot = self.hot();
-        let entry = &hot.work[w as usize];
-        let (kind, t) = (entry.kind, entry.task);
-        if t == NONE || hot.nexuses[n as usize].state != NexusState::Online {
-            return false;
-        }
-        let task = &hot.tasks[t as usize];
-        match kind {
-            // The answer comes later.
-            WorkKind::Frame(Kind::MsgReq) if task.state == State::Sent => {
-                hot.task_input(t, Input::SendDoneHeld);
-                hot.frame_out(n, t);
-                true
+        loop {
+            let first = hot.nexuses[n as usize].sq_head;
+            if first == t | FRAME {
+                return true;
             }
-            WorkKind::Frame(Kind::MsgRsp)
-                if task.state == State::Answered
-                    && !task.read_response
-                    && task.timer == NONE
-                    && !task.flags.contains(TaskFlags::SILENT) =>
-            {
-                hot.task_input(t, Input::SendDone);
-                hot.frame_out(n, t);
-                hot.finish(t, Ending::Good);
-                true
+            if first & FRAME == 0 || !hot.plain_done(n, first ^ FRAME) {
+                return false;
             }
-            _ => false,
         }
     }
 }
@@ -150,7 +118,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 impl<T: Trace> Hot<'_, T> {
     /// The nexus's own part of a frame that is taken, out of the first receive of its queue.
     #[inline(always)]
-    fn take_frame(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
+    fn frame_in(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         const ONLINE: NexusState = NexusState::Online;
         const FRAME: nexus::Input = nexus::Input::Frame;
         const _: () = assert!(matches!(
@@ -167,124 +135,193 @@ impl<T: Trace> Hot<'_, T> {
         nexus.posted -= 1;
         nexus.held += 1;
         nexus.take(sn, credits);
+        let look = nexus.may_need_receives() || nexus.stalled;
         self.g.transport(nexus.transport).cq_used -= 1;
+        if look {
+            self.mark_ready(n);
+        }
     }
 
     #[inline(always)]
-    fn plain_request(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.g.plain_bounds();
-        let Some(request) = Request::parse_inline(frame, Framing::Rdma, &bounds) else {
+    fn plain_request(&mut self, n: u32, slot: u32, kind: Kind, frame: &[u8]) -> bool {
+        let config = &self.g.config;
+        let Some(frame) = PlainRequest::parse(frame, config.buffer_size, config.header_max) else {
             return false;
         };
-        let (session, head) = (&request.session, &request.head);
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
-        if c == NONE || session.flags.intersects(receipts) || !nexus.takes(head.sn, head.credits) {
+        if frame.session_flags().intersects(receipts) || !nexus.takes(frame.sn(), frame.credits()) {
             return false;
         }
-        let row = &mut self.connections[c as usize];
-        let expected = row.own_session == session.dest_session
+        let Some(row) = self.connections.get_mut(c as usize) else {
+            return false;
+        };
+        let expected = row.own_session == frame.dest_session()
             && row.state == ConnectionState::Online
-            && session.sn == row.req_expected
-            && (!row.any_serial || session.serial > row.last_serial)
+            && frame.session_sn() == row.req_expected
+            && (!row.any_serial || frame.serial() > row.last_serial)
             && row.hold_head == NONE
             && !row.silent;
         if !expected {
             return false;
         }
-        row.req_expected = session.sn.wrapping_add(1);
+        row.req_expected = row.req_expected.wrapping_add(1);
         row.any_serial = true;
-        row.last_serial = session.serial;
+        row.last_serial = frame.serial();
         row.heard = true;
-        row.unanswered += u32::from(request.kind == Kind::MsgReq);
-        self.take_frame(n, slot, head.sn, head.credits);
+        row.unanswered += u32::from(kind == Kind::MsgReq);
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
-        row.kind = request.kind;
+        self.step(slot, State::Vacant, Input::Arrive);
+        let row = &mut self.tasks[slot as usize];
+        row.kind = kind;
         row.nexus = n;
-        row.serial = session.serial;
-        row.peer_tid = head.ltid;
-        row.header_at = request.header_at;
-        row.rx_header_len = head.header_len;
-        row.data_at = request.data_at;
-        row.data_len = head.data_len;
-        row.flags = arrived(head.flags);
+        row.serial = frame.serial();
+        row.peer_tid = frame.ltid();
+        row.header_at = PlainRequest::LEN;
+        row.rx_header_len = frame.header_len();
+        row.data_at = PlainRequest::LEN + frame.header_len();
+        row.data_len = frame.data_len();
+        row.flags = arrived(frame.flags());
         self.link_task(c, slot);
-        self.task_input(slot, Input::Arrive);
-        self.task_event(slot, TaskEvents::MAIN);
-        self.look_again(n);
+        self.first_event(c, slot);
+        self.frame_in(n, slot, frame.sn(), frame.credits());
         true
+    }
+
+    /// Puts a task that never had an event, and is flagged now, in its connection's list, with its
+    /// main one.
+    #[inline(always)]
+    fn first_event(&mut self, c: u32, t: u32) {
+        let task = &mut self.tasks[t as usize];
+        debug_assert!(task.flags.contains(TaskFlags::EVENTS));
+        task.events = TaskEvents::MAIN;
+        let row = &mut self.connections[c as usize];
+        queue_push!(self.tasks, row.ev_head, row.ev_tail, event_next, t);
+        self.mark_events(c);
     }
 
     #[inline(always)]
     fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let bounds = self.g.plain_bounds();
-        let Some(response) = Response::parse_inline(frame, Framing::Rdma, &bounds) else {
+        let config = &self.g.config;
+        let rx_slots = config.rx_slots;
+        let Some(frame) = PlainResponse::parse(frame, config.buffer_size, config.header_max) else {
             return false;
         };
-        let (session, head) = (&response.session, &response.head);
-        let t = tid::index(head.rtid);
-        if tid::is_control(head.rtid) || t < self.g.config.rx_slots {
+        let rtid = frame.rtid();
+        let t = tid::index(rtid);
+        if tid::is_control(rtid) || t < rx_slots {
             return false;
         }
-        let Some(task) = self.tasks.get_mut(t as usize) else {
+        let Some(task) = self.tasks.get(t as usize) else {
             return false;
         };
         let asked = task.state == State::Sent
-            && tid::matches(head.rtid, task.generation)
+            && tid::matches(rtid, task.generation)
             && task.nexus == n
             && task.kind == Kind::MsgReq
             && task.direct == Direct::No
-            && task.serial == session.serial
+            && task.serial == frame.serial()
             && task.timer == NONE
-            && !task.flags.contains(TaskFlags::SILENT);
-        let receipts = SessionFlags::RECEIPT_FIRST | SessionFlags::RECEIPT_LAST;
-        let good = head.status == 0
-            && session.flags.intersection(receipts) == SessionFlags::RECEIPT_LAST
-            && self.nexuses[n as usize].takes(head.sn, head.credits);
+            && !task.flags.intersects(TaskFlags::SILENT | TaskFlags::EVENTS);
+        let c = task.connection;
+        let good =
+            frame.status() == 0 && self.nexuses[n as usize].takes(frame.sn(), frame.credits());
         if !asked || !good {
             return false;
         }
-        let row = &mut self.connections[task.connection as usize];
-        if session.sn != row.rsp_expected || row.wants_writable {
+        let row = &self.connections[c as usize];
+        if frame.session_sn() != row.rsp_expected || row.wants_writable {
             return false;
         }
-        row.rsp_expected = session.sn.wrapping_add(1);
+        self.step(t, State::Sent, Input::Answer);
+        let row = &mut self.connections[c as usize];
+        row.rsp_expected = row.rsp_expected.wrapping_add(1);
         row.heard = true;
-        task.flags.remove(TaskFlags::PEER_HOLDS);
-        task.flags.insert(TaskFlags::USER);
+        let task = &mut self.tasks[t as usize];
+        row.queued_messages -= 1;
+        row.queued_bytes -= task.out.total + u64::from(task.slot_data) + u64::from(task.header_len);
+        let mut flags = task.flags.difference(TaskFlags::PEER_HOLDS);
+        flags.insert(TaskFlags::USER | TaskFlags::EVENTS);
+        if task.work > 0 {
+            // The answer overtook the completion of the request.
+            flags.insert(TaskFlags::LINGERS);
+            let memory = task.out.count > 0 || task.into.count > 0;
+            flags.set(TaskFlags::OWES_RETURN, memory);
+            row.held += 1;
+        }
+        task.flags = flags;
+        task.ending = Ending::Good;
         task.answer = slot;
-        task.header_at = response.header_at;
-        task.rx_header_len = head.header_len;
-        task.data_at = response.data_at;
-        task.data_len = head.data_len;
+        task.header_at = PlainResponse::LEN;
+        task.rx_header_len = frame.header_len();
+        task.data_at = PlainResponse::LEN + frame.header_len();
+        task.data_len = frame.data_len();
         task.in_segments = false;
-        self.take_frame(n, slot, head.sn, head.credits);
-        self.task_input(t, Input::Answer);
-        self.finish(t, Ending::Good);
-        self.look_again(n);
+        self.first_event(c, t);
+        self.frame_in(n, slot, frame.sn(), frame.credits());
         true
+    }
+
+    /// The oldest frame of a send queue is out, if nothing is special about its message. False:
+    /// something is, and nothing changed.
+    #[inline(always)]
+    fn plain_done(&mut self, n: u32, t: u32) -> bool {
+        if !self.nexuses[n as usize].usual {
+            return false;
+        }
+        let task = &self.tasks[t as usize];
+        match task.state {
+            // The answer comes later.
+            State::Sent if task.kind == Kind::MsgReq => {
+                self.step(t, State::Sent, Input::SendDoneHeld);
+                self.frame_out(n, t);
+                true
+            }
+            // The request is over.
+            State::Answered
+                if task.work == 1
+                    && !task.read_response
+                    && task.timer == NONE
+                    && !task.flags.intersects(TaskFlags::HELD) =>
+            {
+                let c = task.connection;
+                self.step(t, State::Answered, Input::SendDone);
+                self.frame_out(n, t);
+                let row = &mut self.tasks[t as usize];
+                row.ending = Ending::Good;
+                row.flags.insert(TaskFlags::EVENTS);
+                self.first_event(c, t);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The frame of a message has left the send queue: its slot is free.
     #[inline(always)]
     fn frame_out(&mut self, n: u32, t: u32) {
-        self.take_work(n);
+        self.take_frame(n, t);
         let row = &mut self.tasks[t as usize];
         row.work -= 1;
         let slot = core::mem::replace(&mut row.slot, NONE);
-        if slot != NONE {
+        if (slot as usize) < self.slots.len() {
             self.free_tx_slot(slot);
         }
-        self.look_again(n);
+        if self.nexuses[n as usize].stalled {
+            self.mark_ready(n);
+        }
     }
 }
 
 #[inline(always)]
 fn arrived(flags: TransportFlags) -> TaskFlags {
-    let mut row = TaskFlags::INCOMING | TaskFlags::USER;
+    let mut row = TaskFlags::INCOMING | TaskFlags::USER | TaskFlags::EVENTS;
+    if flags.is_empty() {
+        return row;
+    }
     row.set(
         TaskFlags::LAST,
         flags.contains(TransportFlags::LAST_IN_BATCH),

@@ -1,6 +1,6 @@
 //! Commands with plain messages.
 
-use super::RESPONSE_HEAD;
+use super::{REQUEST_HEAD, RESPONSE_HEAD};
 use crate::endpoint::{Hot, Message, RequestOptions};
 use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
@@ -26,10 +26,22 @@ impl<T: Trace> Hot<'_, T> {
         };
         let row = self.slots.get(slot.0 as usize);
         message.data.is_empty()
+            && !message.prompt
             && message.slot_data <= config.inline_data_max
-            && u64::from(message.slot_data) <= config.payload_max
             && short
             && row.is_some_and(|row| row.usage == SlotUse::Reserved)
+    }
+
+    /// A connection of a nexus has something to send.
+    #[inline(always)]
+    fn enter_round(&mut self, n: u32, c: u32) {
+        let row = &mut self.connections[c as usize];
+        if !row.in_tx {
+            row.in_tx = true;
+            let nexus = &mut self.nexuses[n as usize];
+            queue_push!(self.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
+        }
+        self.mark_ready(n);
     }
 
     /// Puts a message's slot and lengths into its row.
@@ -42,7 +54,6 @@ impl<T: Trace> Hot<'_, T> {
         row.header_len = message.header_len;
         row.slot_data = message.slot_data;
         row.user = message.user;
-        row.flags.set(TaskFlags::PROMPT, message.prompt);
     }
 
     /// `send` and `send_one_way`.
@@ -65,29 +76,32 @@ impl<T: Trace> Hot<'_, T> {
             && row.queued_messages < self.g.config.queue_messages
             && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
             && options.into.is_empty()
-            && !options.force_read
-            && options.deadline.is_none();
+            && options.deadline.is_none()
+            && !(options.force_read || options.force_write || options.receipt);
         let n = row.nexus;
         if !goes || n == NONE || !self.is_plain(n, message) {
+            return None;
+        }
+        let len = REQUEST_HEAD + u32::from(message.header_len) + message.slot_data;
+        if len > self.nexuses[n as usize].frame_max {
             return None;
         }
         let t = self.g.tasks.take(self.tasks)?;
         let row = &mut self.tasks[t as usize];
         row.reset();
+        self.step(t, State::Vacant, Input::Submit);
+        let row = &mut self.tasks[t as usize];
         row.kind = kind;
         row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
-        row.flags.set(TaskFlags::RECEIPT, options.receipt);
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
-        row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
         let id = TaskId::new(t, row.generation);
         self.fill_plain(t, message);
-        self.task_input(t, Input::Submit);
         self.link_task(c, t);
         let row = &mut self.connections[c as usize];
         row.queued_messages += 1;
         row.queued_bytes += bytes;
         queue_push!(self.tasks, row.req_head, row.req_tail, queue_next, t);
-        self.mark_tx(c);
+        self.enter_round(n, c);
         Some(id)
     }
 
@@ -101,7 +115,13 @@ impl<T: Trace> Hot<'_, T> {
         let Some(row) = self.tasks.get(t as usize) else {
             return false;
         };
-        let special = TaskFlags::ORPHAN | TaskFlags::QUEUED | TaskFlags::FORCE_WRITE;
+        let special = TaskFlags::ORPHAN
+            | TaskFlags::QUEUED
+            | TaskFlags::FORCE_WRITE
+            | TaskFlags::RECEIPT
+            | TaskFlags::RECEIPT_NOW
+            | TaskFlags::PROMPT
+            | TaskFlags::SILENT;
         let mine = row.generation == request.generation()
             && row.kind == Kind::MsgReq
             && row.flags.contains(TaskFlags::INCOMING)
@@ -123,7 +143,7 @@ impl<T: Trace> Hot<'_, T> {
             return false;
         }
         self.fill_plain(t, message);
-        self.task_input(t, Input::Respond);
+        self.step(t, State::Delivered, Input::Respond);
         let row = &mut self.tasks[t as usize];
         row.flags.remove(TaskFlags::USER);
         row.flags
@@ -132,7 +152,7 @@ impl<T: Trace> Hot<'_, T> {
         let row = &mut self.connections[c as usize];
         row.unanswered -= 1;
         queue_push!(self.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
-        self.mark_tx(c);
+        self.enter_round(n, c);
         true
     }
 

@@ -1,80 +1,80 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
-use super::{MANNER, REQUEST, REQUEST_HEAD, RESPONSE, RESPONSE_HEAD};
 use crate::endpoint::credit::DATA_CREDITS;
-use crate::endpoint::{Endpoint, Hot, frame};
-use crate::entries::{SlotUse, TaskFlags, WorkEntry, WorkKind};
+use crate::endpoint::frame::transport_flags;
+use crate::endpoint::{Endpoint, Hot};
+use crate::entries::{SlotUse, Task, TaskFlags};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
 use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
-use crate::state::nexus::State as NexusState;
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{
-    Framing, Kind, RequestFields, ResponseFields, SessionFields, SessionFlags, TransportFlags,
-    encode_inline_request, encode_inline_response,
-};
+use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags};
 
-/// A plain message that may go.
+/// A plain message that goes.
 struct Next {
-    c: u32,
     t: u32,
-    response: bool,
-}
-
-/// A frame that is written: where it starts in its slot, and where it ends.
-struct Written {
     kind: Kind,
     slot: u32,
-    start: u32,
-    end: u32,
+    header_len: u16,
+    data_len: u32,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// The next work of a nexus, if it is what nearly all work is. `None`: it is not, and nothing
-    /// changed.
-    #[inline(never)]
+    /// The next work of the first ready nexus, if it is what nearly all work is. `None`: it is
+    /// not, and nothing changed.
+    #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if self.nexus(n).refilling {
+            self.plain_receive(n, slots)
+        } else {
+            self.plain_send(n, slots)
+        }
+    }
+
+    /// The next receive of a batch.
+    #[inline(always)]
+    pub(crate) fn plain_receive(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
         }
-        let mut hot = self.hot();
-        let nexus = &hot.nexuses[n as usize];
-        if nexus.state != NexusState::Online || nexus.framing != Framing::Rdma {
+        let work = self.hot().next_receive(n);
+        self.check_foreseen(n, slots);
+        work
+    }
+
+    /// The next frame of a plain message.
+    #[inline(always)]
+    pub(crate) fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.g) {
             return None;
         }
-        if nexus.receive_due() {
-            let work = hot.plain_receive(n);
-            self.check_foreseen(n, slots);
-            return work;
-        }
-        let Next { c, t, response } = hot.next_plain(n)?;
-        let written = if response {
-            hot.write_response(n, c, t, slots)
+        let c = self.next_sender(n)?;
+        let mut hot = self.hot();
+        let next = hot.next_plain(n, c)?;
+        let at = hot.g.config.headroom();
+        let bytes = slots.slot_mut(SlotId(next.slot));
+        let start = if next.kind == Kind::MsgRsp {
+            hot.write_response(n, c, &next, bytes, at)
         } else {
-            hot.write_request(n, c, t, slots)
+            hot.write_request(n, c, &next, bytes, at)
         };
-        let wr = hot.post(n, t, &written);
+        let end = at as u32 + u32::from(next.header_len) + next.data_len;
+        let (slot, offset, len) = (next.slot, start as u32, end - start as u32);
+        let wr = hot.push_frame(n, next.t, len);
         let last = hot.leave_round(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
         self.check_foreseen(n, slots);
-        let Written {
-            slot, start, end, ..
-        } = written;
         Some(Work::Send {
             nexus,
             wr,
-            head: Span {
-                slot,
-                offset: start,
-                len: end - start,
-            },
+            head: Span { slot, offset, len },
             tail: Span {
                 slot,
                 offset: end,
@@ -84,6 +84,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             signaled,
             fence: false,
         })
+    }
+
+    /// The connection whose turn it is on a nexus, if nothing of the nexus's own goes before.
+    #[inline(always)]
+    fn next_sender(&mut self, n: u32) -> Option<u32> {
+        let nexus = self.nexus(n);
+        debug_assert!(!nexus.usual || nexus.is_usual());
+        let goes = nexus.usual
+            && !nexus.refilling
+            && (nexus.posted > nexus.recv_quiet || !nexus.receive_due());
+        (goes && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
     }
 
     #[inline(never)]
@@ -97,15 +108,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 impl<T: Trace> Hot<'_, T> {
     /// The next receive of a batch.
     #[inline(always)]
-    fn plain_receive(&mut self, n: u32) -> Option<Work> {
+    fn next_receive(&mut self, n: u32) -> Option<Work> {
         let nexus = &mut self.nexuses[n as usize];
         let state = self.g.transport(nexus.transport);
-        if !nexus.refilling || state.cq_used >= state.limits.cq_depth {
+        let have = nexus.receives();
+        let due = nexus.usual && have < nexus.recv_target;
+        if !due || state.cq_used >= state.limits.cq_depth {
             return None;
         }
         let slot = self.g.rx_slots.take(self.slots)?;
         self.g.transport(nexus.transport).cq_used += 1;
-        nexus.refilling = nexus.receives_missing() > 1;
+        let last = have + 1 == nexus.recv_target;
         nexus.posted += 1;
         let id = NexusId::new(n, nexus.generation);
         let row = &mut self.slots[slot as usize];
@@ -113,7 +126,10 @@ impl<T: Trace> Hot<'_, T> {
         row.nexus = n;
         let wr = WrId::new(WrKind::Recv, slot, row.generation);
         queue_push!(self.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
-        self.leave_ready(n);
+        if last {
+            nexus.refilling = false;
+            self.leave_ready(n);
+        }
         Some(Work::Recv {
             nexus: id,
             wr,
@@ -125,155 +141,108 @@ impl<T: Trace> Hot<'_, T> {
     #[inline(always)]
     fn leave_ready(&mut self, n: u32) {
         let nexus = &mut self.nexuses[n as usize];
-        if !nexus.may_have_work() {
+        if nexus.tx_head == NONE && !nexus.may_need_receives() {
             nexus.in_ready = false;
             self.g.transport(nexus.transport).ready.head = nexus.ready_next;
         }
     }
 
-    /// The plain message that is to go next on a nexus, if nothing goes before it and nothing is
-    /// in its way.
+    /// The plain message that a connection is to send next, if nothing goes before it and nothing
+    /// is in its way.
     #[inline(always)]
-    fn next_plain(&mut self, n: u32) -> Option<Next> {
-        let nexus = &self.nexuses[n as usize];
-        let c = nexus.tx_head;
-        let others = (nexus.rdma_head & nexus.ack_head) != NONE || nexus.setup_due;
-        if c == NONE || others || self.g.config.flow_control {
-            return None;
-        }
-        let row = &self.connections[c as usize];
+    fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
+        let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
         let response = row.req_head == NONE || (row.rsp_turn && row.rsp_head != NONE);
-        let t = if response { row.rsp_head } else { row.req_head };
-        if t == NONE {
+        let (t, state) = if response {
+            (row.rsp_head, State::Answering)
+        } else {
+            (row.req_head, State::Queued)
+        };
+        let task = self.tasks.get(t as usize)?;
+        if !task.flags.contains(TaskFlags::PLAIN) || task.state != state {
             return None;
         }
-        let task = &self.tasks[t as usize];
-        let len = u32::from(task.header_len) + task.slot_data;
-        let manner = task.flags.intersection(MANNER);
-        let goes = if response {
-            let len = RESPONSE_HEAD + 16 * u32::from(task.offer_count) + len;
-            manner == RESPONSE && task.state == State::Answering && len < nexus.frame_max
-        } else {
-            let len = REQUEST_HEAD + len;
-            manner == REQUEST && task.state == State::Queued && len <= nexus.frame_max
-        };
-        let state = self.g.transport(nexus.transport);
+        let nexus = &mut self.nexuses[n as usize];
+        let transport = nexus.transport;
+        let state = self.g.transport(transport);
         let room = nexus.sq_used + 2 < state.limits.sq_depth
             && state.cq_used < state.limits.cq_depth
-            && nexus.sq_bytes < state.limits.sq_bytes
-            && nexus.tx_credits >= DATA_CREDITS
-            && self.g.work.free() > 0;
-        (goes && room).then_some(Next { c, t, response })
+            && nexus.sq_bytes < state.limits.sq_bytes;
+        if !room {
+            return None;
+        }
+        self.g.transport(transport).cq_used += 1;
+        nexus.sq_used += 1;
+        Some(Next {
+            t,
+            kind: if response { Kind::MsgRsp } else { task.kind },
+            slot: task.slot,
+            header_len: task.header_len,
+            data_len: task.slot_data,
+        })
     }
 
+    /// Writes a request's headers into its slot, to end at `at`, and says where they start.
     #[inline(always)]
-    fn write_request(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let row = &mut self.connections[c as usize];
+    fn write_request(&mut self, n: u32, c: u32, next: &Next, bytes: &mut [u8], at: usize) -> usize {
+        let t = next.t;
+        self.step(t, State::Queued, Input::Post);
+        self.g.counters.requests_sent += 1;
+        let mut front = InlineRequest::new(bytes, at);
+        front.message(next.kind, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
+        front.id(tid::of_task(t, task.generation));
+        // The outcome of a one-way is its completion here, and libxio's says so to the peer.
+        if next.kind == Kind::OneWayReq || task.flags.contains(TaskFlags::LAST) {
+            front.flags(request_flags(task), transport_flags(task));
+        }
+        task.flags = task.flags.difference(TaskFlags::QUEUED) | TaskFlags::ON_QUEUE;
+        task.nexus = n;
+        task.work += 1;
+        let row = &mut self.connections[c as usize];
         row.req_head = task.queue_next;
         row.rsp_turn = true;
-        task.flags.remove(TaskFlags::QUEUED);
         task.serial = row.serial;
-        task.nexus = n;
-        let last = task.flags.contains(TaskFlags::LAST);
-        let mut flags = SessionFlags::empty();
-        flags.set(SessionFlags::LAST_IN_BATCH, last);
-        // Its outcome is its completion here, and libxio's says so to the peer.
-        flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
-        let session = SessionFields {
-            dest_session: row.peer_session,
-            flags,
-            serial: row.serial,
-            sn: row.req_sn,
-            ack_sn: row.req_expected.wrapping_sub(1),
-            ..SessionFields::default()
-        };
+        let ack_sn = row.req_expected.wrapping_sub(1);
+        front.session(row.peer_session, row.serial, row.req_sn, ack_sn);
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
-        let mut flags = TransportFlags::empty();
-        flags.set(TransportFlags::LAST_IN_BATCH, last);
-        let head = RequestFields {
-            flags,
-            sn,
-            ack_sn,
-            credits,
-            ltid: tid::of_task(t, task.generation),
-            header_len: task.header_len,
-            data_len: task.slot_data.into(),
-            ..frame::REQUEST
-        };
-        self.g.counters.requests_sent += 1;
-        let (kind, slot) = (task.kind, task.slot);
-        let at = self.g.config.headroom();
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let bytes = slots.slot_mut(SlotId(slot));
-        let start = encode_inline_request(bytes, at, kind, &session, &head) as u32;
-        Written {
-            kind,
-            slot,
-            start,
-            end,
-        }
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
+        front.transport(sn, ack_sn, credits);
+        at - InlineRequest::LEN
     }
 
+    /// The same for a response.
     #[inline(always)]
-    fn write_response(&mut self, n: u32, c: u32, t: u32, slots: &mut impl Slots) -> Written {
-        let row = &mut self.connections[c as usize];
+    fn write_response(
+        &mut self,
+        n: u32,
+        c: u32,
+        next: &Next,
+        bytes: &mut [u8],
+        at: usize,
+    ) -> usize {
+        let t = next.t;
+        self.step(t, State::Answering, Input::Post);
+        self.g.counters.responses_sent += 1;
+        let mut front = InlineResponse::new(bytes, at);
         let task = &mut self.tasks[t as usize];
+        front.message(task.status, next.header_len, next.data_len);
+        front.ids(task.peer_tid, tid::of_task(t, task.generation));
+        task.flags = task.flags.difference(TaskFlags::QUEUED) | TaskFlags::ON_QUEUE;
+        task.work += 1;
+        let row = &mut self.connections[c as usize];
         row.rsp_head = task.queue_next;
         row.rsp_turn = false;
-        task.flags.remove(TaskFlags::QUEUED);
-        let session = SessionFields {
-            dest_session: row.peer_session,
-            flags: SessionFlags::RECEIPT_LAST,
-            serial: task.serial,
-            sn: row.rsp_sn,
-            ack_sn: row.rsp_expected.wrapping_sub(1),
-            ..SessionFields::default()
-        };
+        let ack_sn = row.rsp_expected.wrapping_sub(1);
+        front.session(row.peer_session, task.serial, row.rsp_sn, ack_sn);
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number();
-        let head = ResponseFields {
-            sn,
-            ack_sn,
-            credits,
-            rtid: task.peer_tid,
-            ltid: tid::of_task(t, task.generation),
-            status: task.status,
-            header_len: task.header_len,
-            data_len: task.slot_data.into(),
-            ..frame::RESPONSE
-        };
-        self.g.counters.responses_sent += 1;
-        let (kind, slot) = (Kind::MsgRsp, task.slot);
-        let at = self.g.config.headroom();
-        let end = at as u32 + u32::from(task.header_len) + task.slot_data;
-        let bytes = slots.slot_mut(SlotId(slot));
-        let start = encode_inline_response(bytes, at, kind, &session, &head) as u32;
-        Written {
-            kind,
-            slot,
-            start,
-            end,
-        }
-    }
-
-    /// Enters the work request of a frame that is written.
-    #[inline(always)]
-    fn post(&mut self, n: u32, t: u32, written: &Written) -> WrId {
-        self.task_input(t, Input::Post);
-        self.tasks[t as usize].work += 1;
-        let entry = WorkEntry {
-            kind: WorkKind::Frame(written.kind),
-            task: t,
-            bytes: (written.end - written.start).into(),
-            ..WorkEntry::VACANT
-        };
-        self.push_work(n, entry)
+        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
+        front.transport(sn, ack_sn, credits);
+        at - InlineResponse::LEN
     }
 
     /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
@@ -291,4 +260,14 @@ impl<T: Trace> Hot<'_, T> {
         self.leave_ready(n);
         true
     }
+}
+
+fn request_flags(task: &Task) -> SessionFlags {
+    let mut flags = SessionFlags::empty();
+    flags.set(
+        SessionFlags::LAST_IN_BATCH,
+        task.flags.contains(TaskFlags::LAST),
+    );
+    flags.set(SessionFlags::IMM_SEND_COMP, task.kind == Kind::OneWayReq);
+    flags
 }

@@ -8,25 +8,11 @@
 mod arrive;
 mod command;
 mod emit;
+mod event;
 
 pub(crate) use command::in_hands;
 
-use crate::entries::TaskFlags;
-use crate::wire::{Framing, Op, request_head_len, response_head_len};
+use crate::wire::{PlainRequest, PlainResponse};
 
-const REQUEST_HEAD: u32 = request_head_len(Framing::Rdma, 0, 0) as u32;
-const RESPONSE_HEAD: u32 = response_head_len(Framing::Rdma, Op::Send, 0) as u32;
-
-/// Flags that a plain message must have so or so.
-const MANNER: TaskFlags = TaskFlags::PLAIN
-    .union(TaskFlags::INCOMING)
-    .union(TaskFlags::RECEIPT)
-    .union(TaskFlags::RECEIPT_NOW)
-    .union(TaskFlags::FORCE_WRITE)
-    .union(TaskFlags::RESPONSE)
-    .union(TaskFlags::PROMPT)
-    .union(TaskFlags::SILENT);
-const REQUEST: TaskFlags = TaskFlags::PLAIN;
-const RESPONSE: TaskFlags = TaskFlags::PLAIN
-    .union(TaskFlags::INCOMING)
-    .union(TaskFlags::RESPONSE);
+const REQUEST_HEAD: u32 = PlainRequest::LEN as u32;
+const RESPONSE_HEAD: u32 = PlainResponse::LEN as u32;

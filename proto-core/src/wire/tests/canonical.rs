@@ -60,6 +60,9 @@ pub(super) fn request(bytes: &[u8], framing: Framing, parsed: &Request<'_>) -> V
     );
     assert!(reparsed.in_sges().eq(parsed.in_sges()));
     assert!(reparsed.out_sges().eq(parsed.out_sges()));
+    if counts {
+        inline::request(&again, parsed);
+    }
     again
 }
 
@@ -92,6 +95,9 @@ pub(super) fn response(bytes: &[u8], framing: Framing, parsed: &Response<'_>) ->
     );
     assert!(reparsed.write_lens().eq(parsed.write_lens()));
     assert!(reparsed.sges().eq(parsed.sges()));
+    if counts {
+        inline::response(&again, parsed);
+    }
     again
 }
 

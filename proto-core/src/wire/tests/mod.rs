@@ -5,6 +5,7 @@ extern crate std;
 mod canonical;
 mod golden;
 mod hostile;
+mod inline;
 mod lenient;
 mod payloads;
 mod streams;
@@ -94,6 +95,7 @@ pub(super) fn examine(bytes: &[u8], framing: Framing) -> bool {
 
 /// The short path must say what the general one says, or nothing.
 fn compare_paths(bytes: &[u8], framing: Framing) {
+    inline::agree_with_parser(bytes, framing);
     if let Some(short) = Request::parse_inline(bytes, framing, &BOUNDS) {
         let general = Request::parse_any(bytes, framing, &BOUNDS).expect("taken by the short path");
         assert_eq!((short.kind, short.session), (general.kind, general.session));
