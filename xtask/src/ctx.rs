@@ -44,7 +44,10 @@ impl Ctx {
     /// # Errors
     /// When cargo cannot be run or its answer is not understood.
     pub(crate) fn new(is_strict: bool, seeds: u32) -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        // What cargo says now, not what it said at the build: two clones may share a target folder.
+        let package = std::env::var_os("CARGO_MANIFEST_DIR")
+            .unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&package)
             .parent()
             .context("xtask lies in a folder of the workspace")?
             .to_path_buf();

@@ -201,6 +201,22 @@ fn check_nexus(view: &View<'_>, n: u32) {
         usize::from(nexus.held),
         "slots held on nexus {n}"
     );
+    check_send_queue(view, n);
+    let next = |c: u32| view.connections[c as usize].nexus_next;
+    let (mut living, mut prev) = (0, NONE);
+    for c in chain(nexus.connections, next, view.connections.len()) {
+        let row = &view.connections[c as usize];
+        assert_eq!(row.nexus, n, "connection {c} on another's list");
+        assert_eq!(row.nexus_prev, prev, "back link of connection {c}");
+        prev = c;
+        let gone = matches!(row.state, ConnectionState::Ending | ConnectionState::Over);
+        living += u32::from(!gone);
+    }
+    assert_eq!(living, nexus.connection_count, "connections of nexus {n}");
+}
+
+fn check_send_queue(view: &View<'_>, n: u32) {
+    let nexus = &view.nexuses[n as usize];
     let (mut used, mut bytes) = (0, 0);
     let next = |at: u32| match at & FRAME {
         0 => view.work[at as usize].next_free,
@@ -224,17 +240,6 @@ fn check_nexus(view: &View<'_>, n: u32) {
         bytes, nexus.sq_bytes,
         "bytes on the send queue of nexus {n}"
     );
-    let next = |c: u32| view.connections[c as usize].nexus_next;
-    let (mut living, mut prev) = (0, NONE);
-    for c in chain(nexus.connections, next, view.connections.len()) {
-        let row = &view.connections[c as usize];
-        assert_eq!(row.nexus, n, "connection {c} on another's list");
-        assert_eq!(row.nexus_prev, prev, "back link of connection {c}");
-        prev = c;
-        let gone = matches!(row.state, ConnectionState::Ending | ConnectionState::Over);
-        living += u32::from(!gone);
-    }
-    assert_eq!(living, nexus.connection_count, "connections of nexus {n}");
 }
 
 fn check_connection(view: &View<'_>, c: u32) {
