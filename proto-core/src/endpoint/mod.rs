@@ -153,6 +153,8 @@ pub(crate) struct Globals {
     pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
+    /// Receive slots that those which may still come are sure of.
+    pub(crate) rx_kept: u32,
     pub(crate) counters: Counters,
 }
 
@@ -239,7 +241,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rx = config.rx_slots;
         let tx = config.tx_slots;
         let count = |len: usize| len as u32;
-        let g = Globals {
+        let mut g = Globals {
             now: Instant::ZERO,
             transports: [const { TransportState::UNKNOWN }; TRANSPORTS_MAX],
             listeners: Pool::new(0, count(t.listeners.len())),
@@ -269,9 +271,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             more_slots: List::EMPTY,
             half_open: 0,
             receiving: 0,
+            rx_kept: 0,
             counters: Counters::default(),
             config,
         };
+        g.set_receiving(0, t.nexuses.len());
         Ok(Self {
             s: storage,
             g,

@@ -105,6 +105,12 @@ pub struct Nexus {
     pub(crate) recv_target: u16,
     /// With more receives posted than this none is due.
     pub(crate) recv_quiet: u16,
+    /// With so many receives or fewer a batch is worth posting.
+    pub(crate) recv_low: u16,
+    /// Receives that may be posted before the share is worked out anew.
+    pub(crate) share_left: u16,
+    /// Receives still to be posted of the batch that was begun.
+    pub(crate) batch_left: u16,
     /// With more receives granted than this no credit frame is due.
     pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
@@ -131,8 +137,6 @@ pub struct Nexus {
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
     pub(crate) peer_granted: bool,
-    /// A batch of receives is being posted.
-    pub(crate) refilling: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -202,6 +206,9 @@ impl Nexus {
         held: 0,
         recv_target: 0,
         recv_quiet: u16::MAX,
+        recv_low: 0,
+        share_left: 0,
+        batch_left: 0,
         grant_quiet: u16::MAX,
         read_acks_expected: 0,
         acks_unpaid: 0,
@@ -218,7 +225,6 @@ impl Nexus {
         setup_work: false,
         peer_grant_small: false,
         peer_granted: false,
-        refilling: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
