@@ -155,6 +155,8 @@ pub struct Pair {
     pub sides: [Side; 2],
     /// The time that both see.
     pub now: Instant,
+    /// Changes frames of a side on their way.
+    pub tamper: Option<fn(usize, &mut [u8])>,
 }
 
 /// Where the second side listens.
@@ -168,6 +170,7 @@ impl Pair {
         Self {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
+            tamper: None,
         }
     }
 
@@ -403,6 +406,9 @@ impl Pair {
                 let mut bytes = side.bytes(head).to_vec();
                 bytes.extend_from_slice(side.bytes(tail));
                 bytes.extend(side.gather(data));
+                if let Some(tamper) = self.tamper {
+                    tamper(i, &mut bytes);
+                }
                 side.sent.push(bytes.clone());
                 let Some((j, peer)) = side.queue_pair(nexus).peer else {
                     return;
