@@ -157,6 +157,10 @@ pub struct Pair {
     pub now: Instant,
     /// Changes frames of a side on their way.
     pub tamper: Option<fn(usize, &mut [u8])>,
+    /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
+    /// as a queue completes in order.
+    pub slow_reads: bool,
+    reads: VecDeque<(usize, Work)>,
 }
 
 /// Where the second side listens.
@@ -171,6 +175,8 @@ impl Pair {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
             tamper: None,
+            slow_reads: false,
+            reads: VecDeque::new(),
         }
     }
 
@@ -385,6 +391,16 @@ impl Pair {
     }
 
     fn work(&mut self, i: usize, work: Work) {
+        let behind = self.reads.iter().any(|(s, _)| *s == i);
+        let waits = match work {
+            Work::Recv { .. } => false,
+            Work::Read { .. } => self.slow_reads || behind,
+            _ => behind,
+        };
+        if waits {
+            self.reads.push_back((i, work));
+            return;
+        }
         match work {
             Work::Recv { nexus, wr, slot } => {
                 self.sides[i]
@@ -453,6 +469,19 @@ impl Pair {
                 }
             }
         }
+    }
+
+    /// Carries out the READs that are under way; how many they were.
+    pub fn finish_reads(&mut self) -> usize {
+        self.slow_reads = false;
+        let reads = std::mem::take(&mut self.reads);
+        let is_read = |held: &&(usize, Work)| matches!(held.1, Work::Read { .. });
+        let count = reads.iter().filter(is_read).count();
+        for (i, work) in reads {
+            self.work(i, work);
+        }
+        self.run();
+        count
     }
 
     fn scatter(&mut self, i: usize, local: SegmentSpan, bytes: &[u8]) {

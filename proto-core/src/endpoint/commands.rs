@@ -479,6 +479,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.connections[c as usize];
         *row = Connection {
             generation: row.generation,
+            policy: self.g.config.policy,
             ..Connection::VACANT
         };
         Ok(c)

@@ -123,6 +123,8 @@ pub struct FreeRows {
     pub extents: u32,
     /// Registered regions.
     pub regions: u32,
+    /// Chunks of memory for payloads.
+    pub chunks: u32,
     /// Deadlines that are armed.
     pub armed: u32,
 }
@@ -147,6 +149,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sockets: g.sockets.free(),
             extents: g.extents.free(),
             regions: g.regions.free(),
+            chunks: g.chunks.free(),
             armed: g.timers,
         }
     }

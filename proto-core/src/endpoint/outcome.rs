@@ -38,6 +38,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if timed {
             self.disarm(Timer::Task(t));
         }
+        self.leave_pool_line(t);
         self.hot().finish(t, ending);
         if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
             self.queue_has_room(c);
@@ -209,6 +210,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn orphan_now(&mut self, t: u32) {
+        self.uncount_chunks(t);
         self.hot().unlink_task(t);
         let row = self.task(t);
         row.flags.insert(TaskFlags::ORPHAN);
@@ -260,6 +262,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn free_task(&mut self, t: u32) {
+        self.give_chunks(t);
         let row = self.task(t);
         row.state = State::Vacant;
         let (slot, answer) = (row.slot, row.answer);
@@ -335,6 +338,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
+            self.end_orphaned_fetch(t);
         }
     }
 

@@ -67,6 +67,10 @@ bitflags::bitflags! {
         const PROMPT = 1 << 18;
         /// Its frame is on a send queue, and it stands there for a work entry.
         const ON_QUEUE = 1 << 19;
+        /// Its payload waits for memory of the pool.
+        const POOL_LINE = 1 << 20;
+        /// Its `into` is memory of the pool.
+        const POOLED = 1 << 21;
     }
 }
 
@@ -241,6 +245,7 @@ pub struct Task {
     pub(crate) status: u32,
     pub(crate) direct: Direct,
     pub(crate) remote_addr: u64,
+    /// Of a payload that the pool takes: the transport whose pool it is.
     pub(crate) remote_key: u32,
     pub(crate) out: SegmentList,
     pub(crate) into: SegmentList,
@@ -259,6 +264,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// Whether it has memory of the user's.
+    pub(crate) fn has_memory(&self) -> bool {
+        let into = self.into.count > 0 && !self.flags.contains(TaskFlags::POOLED);
+        self.out.count > 0 || into
+    }
+
     /// Starts a new life. What is written before it is read in any life keeps its value.
     #[inline(always)]
     pub(crate) fn reset(&mut self) {
