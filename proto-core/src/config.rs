@@ -160,9 +160,26 @@ pub enum Rendezvous {
     },
 }
 
+/// What becomes of a message's buffers when its deadline passes while the peer or the device may
+/// still touch them (PROTOCOL.md 12.1). They come back with `BuffersReturned` in any case.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OnExpiry {
+    /// They are kept until the peer has answered and the device is done, or the transport
+    /// connection is over.
+    Hold,
+    /// The regions that they lie in are revoked, as by [`revoke`](crate::Endpoint::revoke): the
+    /// peer cannot reach them any more once the driver has said so. What lies in no region of this
+    /// endpoint's is held.
+    Revoke,
+    /// The transport connection is taken down.
+    Disconnect,
+}
+
 /// Choices for one connection.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionPolicy {
+    /// What becomes of buffers at a message's deadline.
+    pub on_expiry: OnExpiry,
     /// Where payloads go.
     pub rendezvous: Rendezvous,
     /// How long a payload waits for memory before it is refused; `None` is
@@ -171,8 +188,9 @@ pub struct ConnectionPolicy {
 }
 
 impl ConnectionPolicy {
-    /// The user is asked for memory.
+    /// The user is asked for memory; buffers are held.
     pub const ASK: Self = Self {
+        on_expiry: OnExpiry::Hold,
         rendezvous: Rendezvous::Ask,
         provide_timeout: None,
     };

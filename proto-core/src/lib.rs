@@ -80,7 +80,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 296 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 304 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -91,7 +91,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 96 + 296 + 4 × 16 = 712 bytes. The slots' own bytes are the
+//! connection of its own takes 256 + 96 + 304 + 4 × 16 = 720 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -130,8 +130,8 @@ mod trace;
 pub mod wire;
 
 pub use config::{
-    Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, PoolMemory, Rendezvous,
-    TransportLimits,
+    Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
+    Rendezvous, TransportLimits,
 };
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};

@@ -160,6 +160,8 @@ pub struct Pair {
     /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
     /// as a queue completes in order.
     pub slow_reads: bool,
+    /// The test itself says when a region is revoked.
+    pub slow_revoke: bool,
     reads: VecDeque<(usize, Work)>,
 }
 
@@ -176,6 +178,7 @@ impl Pair {
             now: Instant::from_millis(1),
             tamper: None,
             slow_reads: false,
+            slow_revoke: false,
             reads: VecDeque::new(),
         }
     }
@@ -307,7 +310,7 @@ impl Pair {
                     .endpoint
                     .handle_region(self.now, region, Ok((1, 2)));
             }
-            Control::Revoke { region } => {
+            Control::Revoke { region } if !self.slow_revoke => {
                 self.sides[i]
                     .endpoint
                     .handle_region_revoked(self.now, region);
