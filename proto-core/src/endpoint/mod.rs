@@ -22,6 +22,7 @@ pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;
+mod pool;
 mod receive;
 mod rendezvous;
 mod send;
@@ -35,6 +36,7 @@ pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -155,6 +157,8 @@ pub(crate) struct Globals {
     pub(crate) receiving: u32,
     /// Receive slots that those which may still come are sure of.
     pub(crate) rx_kept: u32,
+    /// Memory lent for payloads.
+    pub(crate) chunks: pool::Chunks,
     pub(crate) counters: Counters,
 }
 
@@ -272,6 +276,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             half_open: 0,
             receiving: 0,
             rx_kept: 0,
+            chunks: pool::Chunks::NONE,
             counters: Counters::default(),
             config,
         };

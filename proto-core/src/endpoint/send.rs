@@ -264,6 +264,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
+            self.end_orphaned_fetch(t);
         }
         Ok(())
     }
