@@ -1,5 +1,6 @@
 //! Shared model, golden vectors, role play and suites of xio.
 
+pub mod conformance;
 pub mod golden;
 pub mod hostile;
 pub mod pair;
