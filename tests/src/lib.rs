@@ -4,6 +4,7 @@ pub mod conformance;
 pub mod golden;
 pub mod hostile;
 pub mod pair;
+pub mod pingpong;
 pub mod roleplay;
 pub mod stream_pair;
 pub mod tables;
