@@ -110,6 +110,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod driver;
 mod endpoint;
 mod entries;
 mod error;
@@ -133,6 +134,7 @@ pub use config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
     Rendezvous, TransportLimits,
 };
+pub use driver::Driver;
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
