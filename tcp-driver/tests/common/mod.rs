@@ -108,3 +108,22 @@ pub(crate) fn echo(server: &mut TcpDriver, event: Event) {
         _ => {}
     }
 }
+
+/// As [`echo`] for data of at most 64 bytes, without an allocation.
+pub(crate) fn echo_in_place(server: &mut TcpDriver, event: Event) {
+    let Event::Request { task, data, .. } = event else {
+        return echo(server, event);
+    };
+    let (mut bytes, len) = ([0; 64], data.len() as usize);
+    server.with_data(data, |piece| bytes[..len].copy_from_slice(piece));
+    let slot = server.reserve_answer_slot(task).expect("a slot");
+    server
+        .with_slot(slot, |room| room[..len].copy_from_slice(&bytes[..len]))
+        .expect("reserved");
+    let message = Message {
+        slot: Some(slot),
+        slot_data: len as u32,
+        ..Message::default()
+    };
+    server.respond(task, &message).expect("answers");
+}
