@@ -115,13 +115,11 @@ pub(crate) struct ServeArgs {
 
 /// `xio ping`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  xio ping tcp://127.0.0.1:2061\n  \
+#[command(after_help = "Examples:\n  xio ping tcp://127.0.0.1:2061\n  \
                   xio ping tcp://127.0.0.1:2061 --count 100000 --depth 64\n  \
                   xio ping tcp://[::1]:2061 --size 1048576 --reply-size 0 --stream single\n  \
                   xio ping tcp://127.0.0.1:2061 --one-way --receipt --interval 10ms\n\nExit status: 0 \
-                  when every message came back exactly once and right, else 1."
-)]
+                  when every message came back exactly once and right, else 1.")]
 pub(crate) struct PingArgs {
     /// The server: tcp://host:port/resource
     #[arg(value_name = "URL")]
@@ -184,7 +182,9 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 fn at_most(text: &str, max: usize) -> Result<usize, String> {
-    let number: usize = text.parse().map_err(|_| "not a number of bytes".to_owned())?;
+    let number: usize = text
+        .parse()
+        .map_err(|_| "not a number of bytes".to_owned())?;
     if number > max {
         return Err(format!("{max} bytes are the most"));
     }

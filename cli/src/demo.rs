@@ -63,8 +63,14 @@ fn traffic(plan: &Plan, figures: &Figures, took: &str) -> String {
             HumanCount(got)
         )
     };
-    row("requests", sent(plan.requests, "answered", figures.responses));
-    row("one-ways", sent(plan.one_ways, "receipts", figures.receipts));
+    row(
+        "requests",
+        sent(plan.requests, "answered", figures.responses),
+    );
+    row(
+        "one-ways",
+        sent(plan.one_ways, "receipts", figures.receipts),
+    );
     row(
         "data",
         format!("{}, each byte compared", HumanBytes(figures.bytes)),

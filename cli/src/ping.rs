@@ -61,7 +61,11 @@ pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
         verify: !args.any_reply,
     };
     let each = shape.len.max(4096).next_power_of_two() as u64
-        + shape.reply.unwrap_or(shape.len).max(4096).next_power_of_two() as u64;
+        + shape
+            .reply
+            .unwrap_or(shape.len)
+            .max(4096)
+            .next_power_of_two() as u64;
     let mut client = Client::new(workload, each * u64::from(args.depth))?;
     let addresses = args.url.resolve()?;
     connect(&mut driver, &mut client, &args.url, &addresses, args, &stop)?;
@@ -153,7 +157,9 @@ fn traffic<F: Fn(u64) -> Shape>(
             shown = now();
             bar.set_position(client.settled());
         }
-        let due = client.wake_at().map(|at| at.saturating_duration_since(now()));
+        let due = client
+            .wake_at()
+            .map(|at| at.saturating_duration_since(now()));
         driver.poll(Some(due.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)))?;
         while let Some(event) = driver.next_event() {
             client.event(driver, event);
@@ -169,7 +175,11 @@ fn report<F: Fn(u64) -> Shape>(
 ) -> Result<bool> {
     let outcomes = &client.outcomes;
     let seconds = took.as_secs_f64();
-    let rate = if seconds > 0.0 { outcomes.ok as f64 / seconds } else { 0.0 };
+    let rate = if seconds > 0.0 {
+        outcomes.ok as f64 / seconds
+    } else {
+        0.0
+    };
     text(out, outcomes, seconds, rate)?;
     let at = |quantile| outcomes.latencies.value_at_quantile(quantile);
     out.object(&Summary {
@@ -217,7 +227,11 @@ fn text(out: &Output, outcomes: &Outcomes, seconds: f64, rate: f64) -> Result<()
         let nanos = Nanos(outcomes.latencies.value_at_quantile(quantile));
         out.text(format_args!("{name:>9}  {nanos}\n"))?;
     }
-    out.text(format_args!("{:>9}  {}\n", "max", Nanos(outcomes.latencies.max())))?;
+    out.text(format_args!(
+        "{:>9}  {}\n",
+        "max",
+        Nanos(outcomes.latencies.max())
+    ))?;
     Ok(())
 }
 

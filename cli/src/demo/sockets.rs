@@ -51,7 +51,8 @@ impl Log {
     /// The lines since the last call.
     fn take(&self) -> String {
         let lines = std::mem::take(&mut *self.lines.lock().expect("nobody panics with the log"));
-        let line = |(at, who, what): (u64, &str, String)| format!("  {:>9}  {who}  {what}\n", Nanos(at));
+        let line =
+            |(at, who, what): (u64, &str, String)| format!("  {:>9}  {who}  {what}\n", Nanos(at));
         lines.into_iter().map(line).collect()
     }
 }

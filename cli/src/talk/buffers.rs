@@ -96,11 +96,7 @@ impl Buffer {
     ///
     /// # Panics
     /// When it is in flight.
-    pub(crate) fn with<D: Driver, R>(
-        self,
-        driver: &mut D,
-        run: impl FnOnce(&mut [u8]) -> R,
-    ) -> R {
+    pub(crate) fn with<D: Driver, R>(self, driver: &mut D, run: impl FnOnce(&mut [u8]) -> R) -> R {
         let done = driver.with_buffer(self.id, run);
         done.expect("a buffer that is not in flight")
     }

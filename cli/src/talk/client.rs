@@ -392,7 +392,11 @@ impl<F: Fn(u64) -> Shape> Client<F> {
         user: u64,
     ) -> Result<(), CommandError> {
         let shape = entry.shape;
-        let answer = if shape.one_way { 0 } else { shape.reply.unwrap_or(shape.len) };
+        let answer = if shape.one_way {
+            0
+        } else {
+            shape.reply.unwrap_or(shape.len)
+        };
         let mut into = Segment::default();
         if answer as u64 > self.inline_max {
             let buffer = self.take(driver, answer)?;
@@ -409,7 +413,10 @@ impl<F: Fn(u64) -> Shape> Client<F> {
             user,
             ..Message::default()
         };
-        let deadline = self.workload.deadline.map(|after| driver.now().after(after));
+        let deadline = self
+            .workload
+            .deadline
+            .map(|after| driver.now().after(after));
         let options = RequestOptions {
             into: &into[..usize::from(into[0].len > 0)],
             receipt: shape.receipt,

@@ -265,7 +265,9 @@ impl Server {
                 })
             }
             Welcome::Reject(reason) => {
-                say(format_args!("{address} asks for {uri}: rejected ({reason})"));
+                say(format_args!(
+                    "{address} asks for {uri}: rejected ({reason})"
+                ));
                 driver.reject(session, *reason, b"")
             }
             Welcome::Redirect(to) => {
@@ -349,7 +351,11 @@ impl Server {
     ) {
         let (requests, one_ways) = (u64::from(is_request), u64::from(!is_request));
         let peer = self.peers.get_mut(user as usize).and_then(Option::as_mut);
-        for counts in peer.map(|p| &mut p.counts).into_iter().chain([&mut self.counts]) {
+        for counts in peer
+            .map(|p| &mut p.counts)
+            .into_iter()
+            .chain([&mut self.counts])
+        {
             counts.requests += requests;
             counts.one_ways += one_ways;
             counts.bytes_in += data.len();
@@ -421,6 +427,8 @@ impl Server {
         loop {
             match self.respond(driver, request, answer) {
                 Err(CommandError::TooLong { max, len, .. }) if len > 0 => {
+                    // Less each time, whatever the reason is.
+                    let max = max.min(len - 1);
                     answer = self.cut(answer, usize::try_from(max).unwrap_or(0));
                 }
                 done => return done,

@@ -137,7 +137,10 @@ mod tests {
         }
         let url: Url = "tcp://[::1]:2061/x".parse().expect("an address");
         assert_eq!((url.host.as_str(), url.port), ("::1", 2061));
-        assert_eq!(url.at(([1, 2, 3, 4], 5).into()).to_string(), "tcp://1.2.3.4:5/x");
+        assert_eq!(
+            url.at(([1, 2, 3, 4], 5).into()).to_string(),
+            "tcp://1.2.3.4:5/x"
+        );
     }
 
     #[test]
