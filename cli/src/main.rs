@@ -7,8 +7,11 @@
 mod args;
 mod demo;
 mod output;
+mod ping;
+mod serve;
 mod sim;
 mod states;
+mod talk;
 
 use std::process::ExitCode;
 
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<bool> {
     match command {
         Command::Demo(args) => demo::run(args, &Output::new(args.json)),
+        Command::Serve(args) => serve::run(args, &Output::new(args.json)),
+        Command::Ping(args) => ping::run(args, &Output::new(args.json)),
         Command::Sim(args) => sim::run(args, &Output::new(args.json)),
         Command::States(args) => states::run(args, &Output::new(false)),
     }

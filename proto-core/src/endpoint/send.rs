@@ -13,7 +13,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::{Dialect, Kind, Op};
+use crate::wire::{Dialect, Kind, Op, response_head_len};
 
 /// What is sent: an application header, and data.
 ///
@@ -474,9 +474,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.response_op(t, message.header_len, message.data.len() as u16, data) == Op::Send {
             return Ok(());
         }
-        let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
-        let max = if write { room } else { 0 };
-        if stream && data > max {
+        let row = self.nexus(n);
+        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let stream = framing.dialect() == Dialect::Tcp;
+        if stream && !(write && data <= room) {
+            // What would fit: the requester's segments, or a frame if it has not to be the former.
+            let offered = 16 * usize::from(self.task(t).offer_count);
+            let head = response_head_len(framing, Op::Send, 0) + offered;
+            let rest = head as u64 + u64::from(message.header_len) + 1;
+            let force = self.task(t).flags.contains(TaskFlags::FORCE_WRITE);
+            let inline = if force {
+                0
+            } else {
+                frame_max.saturating_sub(rest)
+            };
+            let max = inline.max(if write { room } else { 0 });
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,
