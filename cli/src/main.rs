@@ -7,6 +7,7 @@
 mod args;
 mod demo;
 mod output;
+mod replay;
 mod sim;
 mod states;
 
@@ -35,6 +36,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
     match command {
         Command::Demo(args) => demo::run(args, &Output::new(args.json)),
         Command::Sim(args) => sim::run(args, &Output::new(args.json)),
+        Command::Replay(args) => replay::run(args, &Output::new(args.json)),
         Command::States(args) => states::run(args, &Output::new(false)),
     }
 }

@@ -162,13 +162,10 @@ impl<'f> Replay<'f> {
         take_entry(&mut self.rest).ok_or(ReplayError::Cut { offset })
     }
 
-    /// The next input as text, without carrying it out: to name it should that fail.
-    pub fn next_input(&self) -> Option<String> {
+    /// The bytes of the next input: to name it should carrying it out fail.
+    pub fn next_entry(&self) -> Option<&'f [u8]> {
         let mut rest = self.rest;
-        let entry = take_entry(&mut rest)?;
-        let mut scratch = Scratch::new();
-        let input = Input::read(entry, &mut scratch).ok()?;
-        Some(format!("{input:?}"))
+        take_entry(&mut rest)
     }
 
     /// Feeds the next input to the endpoint. `None` at the recording's end.
