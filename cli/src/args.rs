@@ -1,5 +1,6 @@
 //! What can be asked for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Run simulated worlds with all checkers on
     Sim(SimArgs),
+    /// Feed a recorded endpoint its inputs again, and compare what comes of them
+    Replay(ReplayArgs),
     /// Print the declared states of the protocol
     States(StatesArgs),
 }
@@ -195,7 +198,8 @@ fn at_most(text: &str, max: usize) -> Result<usize, String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  xio sim --seeds 2000 --faults all\n  \
                   xio sim --seed 17 --faults all --trace | less\n  \
-                  xio sim --seeds 200 --json | jq .violations\n\nA seed decides everything about \
+                  xio sim --seeds 200 --json | jq .violations\n  \
+                  xio sim --seed 17 --record 17.rec && xio replay 17.rec\n\nA seed decides everything about \
                   its world, so a seed that fails fails again: the command that repeats it is \
                   printed.\nExit status: 0 when no checker found anything, else 1.")]
 pub(crate) struct SimArgs {
@@ -218,6 +222,13 @@ pub(crate) struct SimArgs {
     /// Print every event of every seed, one a line
     #[arg(long)]
     pub(crate) trace: bool,
+    /// Write what enters one endpoint of the seed to a file, for `xio replay`
+    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with = "trace")]
+    pub(crate) record: Option<PathBuf>,
+    /// Which endpoint is recorded
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "record",
+          value_parser = clap::value_parser!(u8).range(0..32))]
+    pub(crate) of: u8,
     /// Threads that run seeds [default: as many as there are processors]; results do not depend
     /// on it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -236,6 +247,25 @@ pub(crate) enum Faults {
     Some,
     /// Those that end connections too
     All,
+}
+
+/// `xio replay`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  xio sim --seed 17 --record 17.rec\n  xio replay 17.rec | less\n  \
+                  xio replay 17.rec --follow 2\n\nA number and an input, then behind = what came of \
+                  it; polls that found nothing are left out.\nExit status: 0 when the recording is \
+                  whole and everything came out as recorded, else 1."
+)]
+pub(crate) struct ReplayArgs {
+    /// The recording
+    pub(crate) file: PathBuf,
+    /// Show only what names this connection (its number in the table) or a message of it
+    #[arg(long, value_name = "N")]
+    pub(crate) follow: Option<u32>,
+    /// Print one JSON object on standard output, and everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `xio states`.

@@ -8,6 +8,7 @@ mod args;
 mod demo;
 mod output;
 mod ping;
+mod replay;
 mod serve;
 mod sim;
 mod states;
@@ -40,6 +41,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
         Command::Serve(args) => serve::run(args, &Output::new(args.json)),
         Command::Ping(args) => ping::run(args, &Output::new(args.json)),
         Command::Sim(args) => sim::run(args, &Output::new(args.json)),
+        Command::Replay(args) => replay::run(args, &Output::new(args.json)),
         Command::States(args) => states::run(args, &Output::new(false)),
     }
 }

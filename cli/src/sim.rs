@@ -9,7 +9,7 @@ mod totals;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use xio_sim::FaultLevel;
 use xio_sim::scenario::Options;
 
@@ -46,7 +46,17 @@ pub(crate) fn run(args: &SimArgs, out: &Output) -> Result<bool> {
         }
         Ok(())
     };
-    if args.trace {
+    if let Some(file) = &args.record {
+        let (outcome, recording) = runner.run_recorded(seeds.start, args.of.into());
+        anyhow::ensure!(
+            !recording.is_empty(),
+            "the seed has no endpoint {}; --endpoints N makes N of them",
+            args.of
+        );
+        std::fs::write(file, recording)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        add(seeds.start, outcome)?;
+    } else if args.trace {
         for seed in seeds {
             out.text(format_args!("seed {seed}\n"))?;
             add(seed, runner.run_traced(seed, out.stream()))?;

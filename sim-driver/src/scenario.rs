@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use xio_proto::{Keepalive, MARKS};
+use xio_record::Tape;
 
 use crate::actor::{Actor, Closing, Errand, Mix};
 use crate::chaos::Chaos;
@@ -204,6 +205,15 @@ pub fn run(options: &Options) -> Report {
 
 /// Runs a seed whose tracer is made ready by `prepare`: to give its lines away, say.
 pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report {
+    run_recorded(options, prepare, None)
+}
+
+/// As [`run_with`]; records what enters the endpoint of the given number.
+pub fn run_recorded(
+    options: &Options,
+    prepare: impl FnOnce(&mut Tracer),
+    record: Option<(usize, Tape)>,
+) -> Report {
     let mut rng = Rng::new(options.seed);
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
@@ -230,11 +240,13 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
         if tiny_here {
             world.env.swarm.count(Site::TinyLimits);
         }
-        #[allow(unused_mut, reason = "only mutants change it")]
         let mut node = node(&mut rng, number as u8, tiny_here);
         #[cfg(feature = "mutants")]
         {
             node.config.mutant = options.mutant;
+        }
+        if let Some((_, tape)) = record.as_ref().filter(|(of, _)| *of == number) {
+            node.tape = Some(tape.clone());
         }
         let mix = mix(&mut rng, node.config.inline_data_max, early || harsh);
         let errands = errands(&mut rng, number, endpoints, share, early || harsh);

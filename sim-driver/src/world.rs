@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use xio_proto::storage::Counts;
-use xio_proto::{Config, ConfigError, FreeRows};
+use xio_proto::{Config, ConfigError, FreeRows, Start};
+use xio_record::{Recorder, Tape};
 
 use crate::actor::Actor;
 use crate::chaos::Chaos;
@@ -30,6 +31,10 @@ pub struct NodeConfig {
     pub arena: u32,
     /// Regions that can be registered.
     pub regions: u32,
+    /// Where everything that enters the core is recorded.
+    pub tape: Option<Tape>,
+    /// The recorder keeps lines for people too.
+    pub log: bool,
 }
 
 impl NodeConfig {
@@ -56,7 +61,22 @@ impl NodeConfig {
             signal_every: 16,
             arena: 64 << 20,
             regions: 4096,
+            tape: None,
+            log: false,
         }
+    }
+
+    fn recorder(&self) -> Option<Recorder<Tape>> {
+        let start = Start {
+            config: self.config.clone(),
+            counts: self.counts,
+        };
+        let recorder = Recorder::new(self.tape.clone()?, &start);
+        Some(if self.log {
+            recorder.with_log()
+        } else {
+            recorder
+        })
     }
 }
 
@@ -120,6 +140,7 @@ impl<U: User> World<U> {
             &node.counts,
             node.arena,
             node.regions,
+            node.recorder(),
         )?;
         let nic = self.fabric.add_nic(driver.number(), address, node.limits);
         let mut stated = transport_limits(&node.limits);
@@ -158,6 +179,10 @@ impl<U: User> World<U> {
     /// An endpoint's driver.
     pub fn driver(&self, number: usize) -> &SimDriver {
         &self.nodes[number].driver
+    }
+    /// An endpoint's driver, to change.
+    pub fn driver_mut(&mut self, number: usize) -> &mut SimDriver {
+        &mut self.nodes[number].driver
     }
     /// What all endpoints' cores did.
     pub fn marks(&self) -> MarkTrace {

@@ -2,6 +2,7 @@
 
 mod demo;
 mod help;
+mod replay;
 mod sim;
 mod states;
 

@@ -46,6 +46,7 @@ use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, Task};
 use crate::error::{CommandError, Resource};
 use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
+use crate::inputs::recorded;
 use crate::storage::{Storage, Tables};
 use crate::stream::List;
 use crate::table::{Pool, Queue};
@@ -160,6 +161,8 @@ pub(crate) struct Globals {
     /// Memory lent for payloads.
     pub(crate) chunks: pool::Chunks,
     pub(crate) counters: Counters,
+    /// The observer has been told the input that is being carried out.
+    pub(crate) recording: bool,
 }
 
 impl Globals {
@@ -278,6 +281,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
             counters: Counters::default(),
+            recording: false,
             config,
         };
         g.set_receiving(0, t.nexuses.len());
@@ -293,6 +297,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// More transports than [`TRANSPORTS_MAX`], or limits too small to work with.
     pub fn add_transport(&mut self, limits: TransportLimits) -> Result<TransportId, ConfigError> {
+        recorded!(self, AddTransport { limits } => self.add_transport(limits));
         at_least("sq_depth", limits.sq_depth.into(), 4)?;
         at_least("cq_depth", limits.cq_depth.into(), 8)?;
         at_least("max_sge", limits.max_sge.into(), 1)?;

@@ -6,6 +6,7 @@ mod rdma;
 use xio_proto::{
     Config, ConfigError, Endpoint, Instant, NexusId, Reason, TransportId, TransportLimits,
 };
+use xio_record::{Recorder, Tape};
 
 use crate::check::Ledger;
 use crate::env::Env;
@@ -117,7 +118,8 @@ impl SimDriver {
         [2, 1, 0],
     ];
 
-    /// An endpoint and its driver; its memory is added to the world's.
+    /// An endpoint and its driver; its memory is added to the world's. What enters the endpoint
+    /// is given to `recorder`, if there is one.
     ///
     /// # Errors
     /// A configuration that cannot work.
@@ -127,6 +129,7 @@ impl SimDriver {
         counts: &xio_proto::storage::Counts,
         arena: u32,
         regions: u32,
+        recorder: Option<Recorder<Tape>>,
     ) -> Result<Self, ConfigError> {
         let number = env.memory.len() as u32;
         env.memory.push(Memory::new(
@@ -138,7 +141,11 @@ impl SimDriver {
                 regions,
             },
         ));
-        let core = Endpoint::with_trace(config, BoxStorage::new(counts), MarkTrace::new())?;
+        let mut trace = MarkTrace::new();
+        if let Some(recorder) = recorder {
+            trace.record(recorder);
+        }
+        let core = Endpoint::with_trace(config, BoxStorage::new(counts), trace)?;
         Ok(Self {
             number,
             core,
@@ -173,6 +180,10 @@ impl SimDriver {
         Ok(transport)
     }
 
+    /// What records the endpoint, if something does.
+    pub fn recorder(&mut self) -> Option<&mut Recorder<Tape>> {
+        self.core.trace_mut().recorder()
+    }
     /// The endpoint's number.
     pub fn number(&self) -> u32 {
         self.number
