@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xio-sim", &[CORE]),
     ("xio-tcp", &[CORE]),
     ("xio-verbs", &[CORE]),
+    ("xio-decode", &[CORE]),
     ("xtask", &[]),
 ];
 
