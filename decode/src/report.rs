@@ -143,12 +143,15 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} frames, {} malformed, in {} streams; {} packets",
+            "frames: {}, malformed: {}, streams: {}, packets: {}",
             self.frames, self.malformed, self.streams, self.packets
         )?;
         if self.foreign.0 > 0 {
             let (count, bytes) = self.foreign;
-            write!(f, "\nwithout XIOP: {count} TCP connections, {bytes} bytes")?;
+            write!(
+                f,
+                "\nTCP connections without a frame: {count}, of {bytes} bytes"
+            )?;
         }
         for (what, count) in &self.counts {
             write!(f, "\n{what}: {count}")?;
@@ -194,6 +197,7 @@ impl<'a> Reporter<'a> {
             self.summary.malformed += u64::from(frame.trouble.is_some());
         }
         self.n += 1;
+        tracing::trace!(n = self.n, stream, packet = stamp.packet, "told");
         let item = Item {
             n: self.n,
             stamp,

@@ -58,6 +58,7 @@ fn show(node: &Node, depth: usize, out: &mut String) {
         }
         Value::Number(value) => value.to_string(),
         Value::Hex(value, digits) => format!("0x{value:0digits$x}"),
+        Value::Named(value, name) if *value > 0xffff => format!("{name} ({value:#x})"),
         Value::Named(value, name) => format!("{name} ({value})"),
         Value::Flags(value, names, rest) => flags(*value, names, *rest),
         Value::None => "none".to_owned(),

@@ -1,5 +1,7 @@
 //! Hex text: plain digits, `xxd`, `hexdump -C`, `hexdump`.
 
+use crate::limits::BLOCK_MAX;
+
 /// Offsets have at least so many digits.
 const OFFSET_MIN: usize = 4;
 
@@ -26,7 +28,8 @@ pub(super) fn parse(text: &[u8]) -> Option<Vec<u8>> {
         {
             // A row that was left out as often as the offset says, within reason.
             let missing = offset.checked_sub(bytes.len())?;
-            if missing > crate::limits::BLOCK_MAX {
+            // A few characters must not stand for more memory than any capture's block.
+            if bytes.len() + missing > BLOCK_MAX {
                 return None;
             }
             bytes.extend(last_row.iter().cycle().take(missing));

@@ -1,11 +1,10 @@
 //! Bytes without packets around them: what a socket brought, or frames one behind the other.
 
 use xio_proto::wire::{
-    ConnectMessage, Dialect, Framing, Kind, Request, Response, TLV_LEN, find_frame, peek_kind,
+    ConnectMessage, Dialect, Framing, Kind, Request, Response, TLV_LEN, peek_kind,
 };
 
 use super::DialectHint;
-use crate::limits::FRAME_MAX;
 use crate::report::{Dir, Frame, Lost, Reporter, Stamp, Trouble, What};
 use crate::streams::Loose;
 use crate::{roce, show};
@@ -117,9 +116,9 @@ fn rdma(bytes: &[u8], stream: u32, out: &mut Reporter<'_>) {
 /// Bytes of the frame at the front.
 fn frame_len(bytes: &[u8]) -> usize {
     let Ok((kind, len)) = peek_kind(bytes, Framing::Rdma) else {
-        // Up to the next one, if it is all there.
-        let next = find_frame(&bytes[4..], FRAME_MAX).map_or(bytes.len(), |next| next + 4);
-        return next.min(bytes.len());
+        // Up to what may be the next one.
+        let next = bytes[4..].windows(4).position(|word| word == b"XIOP");
+        return next.map_or(bytes.len(), |next| next + 4);
     };
     let len = TLV_LEN + len as usize;
     let data_at = if kind.is_request() { 88 } else { 92 };

@@ -191,6 +191,7 @@ impl Direction {
                 Guess::Is(framing) => {
                     common.framing = Some(framing);
                     common.is_guessed = true;
+                    tracing::debug!(stream = common.stream, ?framing, "concluded from a frame");
                     framing
                 }
             },

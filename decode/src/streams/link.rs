@@ -81,6 +81,11 @@ impl Link {
         }
     }
 
+    /// Its number.
+    pub(super) const fn stream(&self) -> u32 {
+        self.common.stream
+    }
+
     /// Whether this half of a pair was not seen yet.
     pub(super) fn lacks(&self, data: bool) -> bool {
         if data { !self.has_data } else { !self.has_main }

@@ -131,6 +131,13 @@ impl Streams {
         } else {
             Place::Main(key)
         };
+        tracing::debug!(
+            client = %socket.client,
+            server = %socket.server,
+            stream = link.stream(),
+            message = ?found.message,
+            "socket of the protocol"
+        );
         let queues = socket.leave(place);
         link.join(queues, is_data, found, out);
     }

@@ -9,6 +9,7 @@ mod links;
 mod loose;
 mod packets;
 mod roce;
+mod seeds;
 
 use std::collections::BTreeMap;
 

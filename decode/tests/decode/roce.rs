@@ -13,7 +13,7 @@ const MTU: usize = 1024;
 
 /// A packet before it has a link around it.
 #[derive(Clone, Debug)]
-struct Packet {
+pub(crate) struct Packet {
     from_client: bool,
     bytes: Vec<u8>,
 }
@@ -134,7 +134,7 @@ fn pairs(transcript: &Transcript) -> Vec<(u32, u32)> {
 const SEND: [u8; 4] = [0, 1, 2, 4];
 const WRITE: [u8; 4] = [6, 7, 8, 10];
 
-fn packets(transcript: &Transcript, with_cm: bool) -> Vec<Packet> {
+pub(crate) fn packets(transcript: &Transcript, with_cm: bool) -> Vec<Packet> {
     let mut out = Writer::default();
     for (i, (client, server)) in pairs(transcript).into_iter().enumerate() {
         // The two numbers may be the same on different hosts; here they must tell the sides apart.
@@ -180,7 +180,7 @@ fn packets(transcript: &Transcript, with_cm: bool) -> Vec<Packet> {
     out.packets
 }
 
-fn file(packets: &[Packet]) -> Vec<u8> {
+pub(crate) fn file(packets: &[Packet]) -> Vec<u8> {
     let packets: Vec<Captured> = packets
         .iter()
         .enumerate()
