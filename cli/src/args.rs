@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::completions::{CompletionsArgs, ManArgs};
+use crate::decode::DecodeArgs;
 use crate::talk::url::Url;
 
 /// The command line.
@@ -15,10 +17,16 @@ use crate::talk::url::Url;
     about = "libxio's messaging protocol, as a tool: see it at work, test it, look into it",
     after_help = "Start with:\n  xio demo                  a server and a client talk to each other\n  \
                   xio sim --seeds 200       search for faults in 200 simulated worlds\n  \
-                  xio COMMAND --help        what a command takes, with examples",
+                  xio decode FILE           show what a capture holds\n  \
+                  xio COMMAND --help        what a command takes, with examples\n\nXIO_LOG \
+                  chooses what -v shows, and works without it: XIO_LOG=debug, or a list of \
+                  TARGET=LEVEL.",
     max_term_width = 100
 )]
 pub(crate) struct Cli {
+    /// Show events of the protocol on standard error; twice: all of them
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -37,8 +45,14 @@ pub(crate) enum Command {
     Sim(SimArgs),
     /// Feed a recorded endpoint its inputs again, and compare what comes of them
     Replay(ReplayArgs),
+    /// Show the frames of a capture, of hex text, or of bare bytes
+    Decode(DecodeArgs),
     /// Print the declared states of the protocol
     States(StatesArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page
+    Man(ManArgs),
 }
 
 /// Largest `--size`: several such messages and their answers have to fit the demo's memory.

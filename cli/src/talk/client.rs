@@ -251,7 +251,7 @@ impl<F: Fn(u64) -> Shape> Client<F> {
     fn established<D: Driver>(&mut self, driver: &D, connection: ConnectionId) {
         // A redirected session may come with another connection.
         self.connection = Some(connection);
-        let info = driver.endpoint().info(connection);
+        let info = driver.look(|endpoint| endpoint.info(connection));
         let frame_max = info.map_or(0, |info| u64::from(info.frame_max));
         self.inline_max = frame_max.saturating_sub(FRAME_HEADS + self.workload.header_len as u64);
         self.phase = Phase::Up;

@@ -299,7 +299,7 @@ impl Server {
         let Some(address) = self.peer(user).and_then(|peer| peer.address) else {
             return;
         };
-        match driver.endpoint().info(id) {
+        match driver.look(|endpoint| endpoint.info(id)) {
             Ok(info) => say(format_args!(
                 "{address} is established: frames of up to {} bytes, headers of up to {}",
                 info.frame_max, info.header_max

@@ -1,5 +1,6 @@
 //! Runs the program as a person would.
 
+mod decode;
 mod demo;
 mod help;
 mod replay;
