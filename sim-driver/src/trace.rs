@@ -129,6 +129,7 @@ acts! {
     ResetSent = "reset" ("");
     FrameDone = "frame written" ("wr", "bytes");
     Closed = "closed" ("");
+    ShutDown = "shut down" ("");
     Transition = "transition" ("step");
     Input = "input" ("kind", "value");
     Control = "control" ("kind", "value");

@@ -35,7 +35,6 @@ impl Links {
         fresh.window = window;
         core::mem::swap(&mut fresh.ring, &mut socket.ring);
         core::mem::swap(&mut fresh.pieces, &mut socket.pieces);
-        fresh.queued = socket.queued;
         let size = (window as usize).next_power_of_two();
         if fresh.ring.len() != size {
             fresh.ring.resize(size, 0);
@@ -317,6 +316,20 @@ impl Links {
         self.forget(index);
     }
 
+    /// Says that nothing more will be written: what was written still arrives, then the peer sees
+    /// the end. Reading goes on. Nothing before the socket is connected.
+    pub fn shutdown(&mut self, env: &mut Env, id: SockId) {
+        let Some(index) = self.find(id).filter(|&i| self.sockets[i].state == State::Open) else {
+            return;
+        };
+        let endpoint = self.endpoint_of(index);
+        env.record(endpoint, Self::object(index), Act::ShutDown, 0, 0);
+        if let Some(peer) = self.peer_of(index) {
+            self.sockets[peer].finishing = true;
+            self.schedule_delivery(env, peer);
+        }
+    }
+
     fn forget(&mut self, index: usize) {
         self.sockets[index].pieces.clear();
         self.sockets[index].outlet = u32::MAX;
@@ -374,7 +387,7 @@ impl Links {
             port.live = false;
             port.waiting.clear();
         }
-        self.hosts[host.0 as usize].done.clear();
+        self.hosts[host.0 as usize].written.clear();
     }
 
     /// A new life at the address of a host that was killed. Peers of the old life learn of it

@@ -17,7 +17,7 @@ mod tests;
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-pub use frame::{FrameDone, OutletId};
+pub use frame::{OutletId, Written};
 pub use stream::End;
 
 use crate::env::Env;
@@ -200,7 +200,8 @@ struct Port {
 
 #[derive(Copy, Clone, Debug)]
 enum Ready {
-    Socket(u32),
+    /// A socket as it was then: its place may have gone to another host since.
+    Socket(SockId),
     Port(u32),
 }
 
@@ -212,7 +213,7 @@ struct Host {
     link_up_at: u64,
     next_port: u16,
     ready: VecDeque<Ready>,
-    done: VecDeque<FrameDone>,
+    written: VecDeque<Written>,
 }
 
 /// All hosts and their streams.
@@ -249,7 +250,7 @@ impl Links {
             link_up_at: 0,
             next_port: 32_768,
             ready: VecDeque::new(),
-            done: VecDeque::new(),
+            written: VecDeque::new(),
         });
         HostId(self.hosts.len() as u32 - 1)
     }
@@ -327,8 +328,9 @@ impl Links {
         if core::mem::replace(&mut socket.queued, true) {
             return;
         }
-        let host = &mut self.hosts[socket.host as usize];
-        host.ready.push_back(Ready::Socket(index as u32));
+        let id = self.id(index);
+        let host = &mut self.hosts[self.sockets[index].host as usize];
+        host.ready.push_back(Ready::Socket(id));
         let endpoint = host.endpoint;
         let after = env.rng.below(self.config.notify + 1);
         env.wake_after(endpoint, after);
@@ -337,10 +339,10 @@ impl Links {
     /// Takes the next notice.
     pub fn poll_notice(&mut self, host: HostId) -> Option<LinkNotice> {
         loop {
-            let host = &mut self.hosts[host.0 as usize];
-            match *host.ready.front()? {
+            let ready = &mut self.hosts[host.0 as usize].ready;
+            match *ready.front()? {
                 Ready::Port(number) => {
-                    host.ready.pop_front();
+                    ready.pop_front();
                     let port = &mut self.ports[number as usize];
                     port.queued = false;
                     if port.live && !port.waiting.is_empty() {
@@ -353,14 +355,17 @@ impl Links {
                         });
                     }
                 }
-                Ready::Socket(number) => {
-                    if let Some(notice) = self.socket_notice(number as usize) {
+                Ready::Socket(id) => {
+                    let index = self.find(id);
+                    if let Some(index) = index
+                        && let Some(notice) = self.socket_notice(index)
+                    {
                         return Some(notice);
                     }
-                    let socket = &mut self.sockets[number as usize];
-                    socket.queued = false;
-                    let host = socket.host as usize;
-                    self.hosts[host].ready.pop_front();
+                    self.hosts[host.0 as usize].ready.pop_front();
+                    if let Some(index) = index {
+                        self.sockets[index].queued = false;
+                    }
                 }
             }
         }
@@ -370,9 +375,6 @@ impl Links {
         let id = self.id(index);
         let socket = &mut self.sockets[index];
         let (socket_id, cookie) = (id, socket.cookie);
-        if !socket.live {
-            return None;
-        }
         let mut take = |bit: u8| {
             let was = socket.ready & bit != 0;
             socket.ready &= !bit;
