@@ -253,6 +253,12 @@ impl Links {
         env.wake_after(endpoint, after);
     }
 
+    /// True when somebody waits to be taken.
+    pub fn is_waiting(&self, id: PortId) -> bool {
+        let port = self.ports.get(id.index as usize);
+        port.is_some_and(|p| p.generation == id.generation && p.live && !p.waiting.is_empty())
+    }
+
     /// Takes a connection: the socket, the peer's address and the own one.
     pub fn accept(
         &mut self,
@@ -319,7 +325,10 @@ impl Links {
     /// Says that nothing more will be written: what was written still arrives, then the peer sees
     /// the end. Reading goes on. Nothing before the socket is connected.
     pub fn shutdown(&mut self, env: &mut Env, id: SockId) {
-        let Some(index) = self.find(id).filter(|&i| self.sockets[i].state == State::Open) else {
+        let Some(index) = self
+            .find(id)
+            .filter(|&i| self.sockets[i].state == State::Open)
+        else {
             return;
         };
         let endpoint = self.endpoint_of(index);
@@ -370,6 +379,17 @@ impl Links {
         let until = env.now() + for_ns;
         let stack = &mut self.hosts[host.0 as usize];
         stack.link_up_at = stack.link_up_at.max(until);
+    }
+
+    /// The link is there again; what is on its way comes at the time it was put off to.
+    pub fn heal_link(&mut self, host: HostId) {
+        self.hosts[host.0 as usize].link_up_at = 0;
+    }
+
+    /// Where a host can be reached, if anybody listens there.
+    pub fn listening(&self, host: HostId) -> Option<SocketAddr> {
+        let port = self.ports.iter().find(|p| p.live && p.host == host.0)?;
+        Some(SocketAddr::new(self.address(host), port.port))
     }
 
     /// The host is gone without a trace: its peers' sockets are half open from now on.

@@ -398,7 +398,8 @@ fn shutting_down_ends_one_direction() {
 fn notices_of_a_socket_die_with_it() {
     let (mut pair, client, _) = Pair::connected(10, LinkConfig::default());
     // The client has something to tell when its place goes to a socket of the other host.
-    pair.links.write(&mut pair.env, pair.accepted[0], b"unheard");
+    pair.links
+        .write(&mut pair.env, pair.accepted[0], b"unheard");
     while let Some(event) = pair.env.queue.pop() {
         if let Event::Link(event) = event {
             pair.links.handle(&mut pair.env, event);
@@ -417,7 +418,8 @@ fn notices_of_a_socket_die_with_it() {
     assert_eq!(pair.links.poll_notice(hosts[0]), None);
     let mut refused = false;
     while let Some(notice) = pair.links.poll_notice(hosts[1]) {
-        refused |= matches!(notice, LinkNotice::Connected { cookie: 77, result, .. } if result.is_err());
+        refused |=
+            matches!(notice, LinkNotice::Connected { cookie: 77, result, .. } if result.is_err());
     }
     assert!(refused, "its owner is told");
 }
