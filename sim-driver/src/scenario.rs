@@ -143,7 +143,7 @@ fn node(rng: &mut Rng, number: u8, has: Has, tiny: bool) -> NodeConfig {
         node.tcp = Some(roads::sockets(rng, tiny));
     }
     if has.tcp && tiny {
-        node.config.half_open_max = rng.range(1, 4) as u32;
+        node.config.half_open_max = rng.range(2, 4) as u32;
         node.counts.sockets = rng.range(6, 16) as usize;
         if !has.rdma {
             node.config.rx_slots = rng.range(6, 40) as u32;

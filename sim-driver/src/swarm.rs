@@ -129,11 +129,11 @@ sites! {
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
     /// A stream is reset.
-    Reset = "reset", Harsh, 200;
+    Reset = "reset", Harsh, 5_000;
     /// A stream's connect is refused.
     Refused = "refused", Harsh, 50_000;
     /// A stream stays half open: its other end is gone and nobody says so.
-    HalfOpen = "half_open", Harsh, 200;
+    HalfOpen = "half_open", Harsh, 5_000;
 }
 
 const SITES: usize = Site::ALL.len();

@@ -260,7 +260,7 @@ impl Links {
     }
     /// Sockets that exist.
     pub fn sockets_live(&self) -> usize {
-        self.sockets.iter().filter(|socket| socket.live).count()
+        self.sockets.len() - self.free.len()
     }
 
     /// Lets happen what was to happen.
