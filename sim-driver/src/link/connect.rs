@@ -399,6 +399,9 @@ impl Links {
         self.hosts[host.0 as usize].dead = true;
         for index in 0..self.sockets.len() {
             if self.sockets[index].live && self.sockets[index].host == host.0 {
+                if let Some(peer) = self.peer_of(index) {
+                    self.sockets[peer].orphan = true;
+                }
                 self.sever(index);
                 self.forget(index);
             }
@@ -408,27 +411,6 @@ impl Links {
             port.waiting.clear();
         }
         self.hosts[host.0 as usize].written.clear();
-    }
-
-    /// A new life at the address of a host that was killed. Peers of the old life learn of it
-    /// when they send.
-    pub fn revive(&mut self, env: &mut Env, host: HostId) {
-        let stack = &mut self.hosts[host.0 as usize];
-        stack.dead = false;
-        stack.link_up_at = 0;
-        let address = stack.address;
-        for index in 0..self.sockets.len() {
-            let socket = &self.sockets[index];
-            if socket.live
-                && socket.half_open
-                && socket.remote.ip() == address
-                && socket.nowhere > 0
-            {
-                let id = self.id(index);
-                let after = self.latency(env);
-                self.later(env, after, LinkEvent::Reset(id));
-            }
-        }
     }
 }
 
@@ -441,6 +423,7 @@ fn vacant() -> Socket {
         state: State::Connecting,
         peer: None,
         half_open: false,
+        orphan: false,
         local: NOWHERE,
         remote: NOWHERE,
         tries: 0,

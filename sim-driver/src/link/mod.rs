@@ -72,6 +72,8 @@ pub struct LinkConfig {
     pub connect_retry: (u64, u8),
     /// Chance that a delivery stops somewhere, in parts of a million.
     pub cut_ppm: u32,
+    /// Bytes of one delivery, most.
+    pub segment: u64,
 }
 
 impl Default for LinkConfig {
@@ -82,6 +84,7 @@ impl Default for LinkConfig {
             window: (64 << 10, 256 << 10),
             connect_retry: (1_000_000_000, 3),
             cut_ppm: 250_000,
+            segment: u64::MAX,
         }
     }
 }
@@ -96,6 +99,7 @@ impl LinkConfig {
             notify: rng.spread(0, 100_000),
             window: (window, window * 2),
             cut_ppm: rng.pick(&[0, 100_000, 500_000]),
+            segment: rng.pick(&[1460, 8960, 65_536, u64::MAX]),
             ..Self::default()
         }
     }
@@ -162,6 +166,8 @@ struct Socket {
     peer: Option<SockId>,
     /// The peer is gone, and this side was not told.
     half_open: bool,
+    /// Its host is gone: another life at the address would answer with a reset.
+    orphan: bool,
     local: SocketAddr,
     remote: SocketAddr,
     tries: u8,
@@ -241,7 +247,8 @@ impl Links {
             free_outlets: Vec::new(),
         }
     }
-    /// A host of an endpoint, reachable at an address.
+    /// A host of an endpoint, reachable at an address. It may be another life at the address of
+    /// one that was killed: peers of that one learn of it when they send.
     pub fn add_host(&mut self, endpoint: u32, address: IpAddr) -> HostId {
         self.hosts.push(Host {
             endpoint,

@@ -257,15 +257,37 @@ fn a_full_backlog_delays_and_ports_differ() {
 fn half_open_says_nothing_and_fills_up() {
     let (mut pair, client, _) = Pair::connected(6, LinkConfig::default());
     pair.links.kill(&mut pair.env, pair.hosts[1]);
+    pair.links.write(&mut pair.env, client, b"unheard");
+    pair.run();
+    assert_eq!(pair.links.end(client), None);
+    pair.links.add_host(1, address(1));
+    pair.run();
+    assert_eq!(
+        pair.links.end(client),
+        None,
+        "it hears nothing until it sends"
+    );
     let bytes = pattern(1 << 20);
     let n = pair.links.write(&mut pair.env, client, &bytes);
     assert!(n > 0 && n < bytes.len());
-    pair.run();
-    assert_eq!(pair.links.end(client), None);
     assert_eq!(pair.links.room(client), 0);
-    pair.links.revive(&mut pair.env, pair.hosts[1]);
     pair.run();
     assert_eq!(pair.links.end(client), Some(End::Failed(errno::ECONNRESET)));
+}
+
+#[test]
+fn severed_streams_of_living_hosts_stay_silent() {
+    let (mut pair, client, server) = Pair::connected(11, LinkConfig::default());
+    pair.env.swarm.set(Site::HalfOpen, PPM);
+    pair.links.write(&mut pair.env, client, b"lost");
+    pair.run();
+    assert_eq!(pair.env.swarm.fired(Site::HalfOpen), 1);
+    for socket in [client, server] {
+        pair.links.write(&mut pair.env, socket, b"unheard");
+        pair.run();
+        assert_eq!(pair.links.peek(socket), b"");
+        assert_eq!(pair.links.end(socket), None);
+    }
 }
 
 #[test]
