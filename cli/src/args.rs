@@ -233,6 +233,9 @@ pub(crate) struct SimArgs {
     /// Endpoints in every world [default: the seed decides]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=32))]
     pub(crate) endpoints: Option<u8>,
+    /// What connects the endpoints
+    #[arg(long, value_enum, default_value_t = Dialect::Both)]
+    pub(crate) dialect: Dialect,
     /// Print every event of every seed, one a line
     #[arg(long)]
     pub(crate) trace: bool,
@@ -280,6 +283,17 @@ pub(crate) struct ReplayArgs {
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which dialects a world has.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Dialect {
+    /// Queue pairs
+    Rdma,
+    /// Sockets, one or two a connection
+    Tcp,
+    /// As the seed decides
+    Both,
 }
 
 /// `xio states`.
