@@ -3,6 +3,7 @@
 //! Every check is a named step of [`steps::STEPS`]; a new one is a function and a row there.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod budget;
 mod ctx;
 mod exec;
@@ -36,6 +37,8 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Count the instructions of the scenarios in xtask/budget.toml
     Budget(budget::BudgetArgs),
+    /// Measure against plain sockets, alternating in one run
+    Bench(bench::BenchArgs),
 }
 
 /// Arguments of `cargo xtask test`.
@@ -73,6 +76,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test(args) => return steps::run(&Ctx::new(args.strict, args.seeds)?, &args.only),
         Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
         Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
+        Command::Bench(args) => bench::run(&Ctx::new(false, 0)?, &args)?,
     }
     Ok(true)
 }
