@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::config::ConnectionPolicy;
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -447,6 +448,16 @@ pub struct Connection {
     pub(crate) heard: bool,
     pub(crate) timer: u32,
     pub(crate) keepalive_timer: u32,
+
+    // Memory for payloads.
+    pub(crate) policy: ConnectionPolicy,
+    /// Bytes of chunks that its messages have.
+    pub(crate) pool_bytes: u64,
+    /// Its messages whose payload waits for chunks, and its place in the line for them.
+    pub(crate) pool_head: u32,
+    pub(crate) pool_tail: u32,
+    pub(crate) pool_next: u32,
+    pub(crate) in_pool_line: bool,
 }
 
 impl Connection {
@@ -517,6 +528,12 @@ impl Connection {
         heard: false,
         timer: NONE,
         keepalive_timer: NONE,
+        policy: ConnectionPolicy::ASK,
+        pool_bytes: 0,
+        pool_head: NONE,
+        pool_tail: NONE,
+        pool_next: NONE,
+        in_pool_line: false,
     };
 }
 
