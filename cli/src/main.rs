@@ -11,8 +11,12 @@ mod decode;
 mod demo;
 mod logging;
 mod output;
+mod ping;
+mod replay;
+mod serve;
 mod sim;
 mod states;
+mod talk;
 
 use std::process::ExitCode;
 
@@ -39,7 +43,10 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> anyhow::Result<bool> {
     match command {
         Command::Demo(args) => demo::run(args, &Output::new(args.json)),
+        Command::Serve(args) => serve::run(args, &Output::new(args.json)),
+        Command::Ping(args) => ping::run(args, &Output::new(args.json)),
         Command::Sim(args) => sim::run(args, &Output::new(args.json)),
+        Command::Replay(args) => replay::run(args, &Output::new(args.json)),
         Command::Decode(args) => decode::run(args, &Output::new(args.json)),
         Command::Completions(args) => completions::completions(args, &Output::new(false)),
         Command::Man(args) => completions::man(args, &Output::new(false)),

@@ -3,8 +3,10 @@
 mod decode;
 mod demo;
 mod help;
+mod replay;
 mod sim;
 mod states;
+mod talk;
 
 use std::process::{Command, Output};
 

@@ -43,7 +43,8 @@ pub use response::{
 };
 pub use session::{PortalIter, Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
 pub use setup::{
-    NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse, RkeyTable, SetupParams,
+    BUFFER_SIZE_MIN, NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse,
+    RkeyTable, SetupParams,
 };
 pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};
