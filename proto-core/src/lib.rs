@@ -110,6 +110,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod driver;
 mod endpoint;
 mod entries;
 mod error;
@@ -130,6 +131,7 @@ mod trace;
 pub mod wire;
 
 pub use config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimits};
+pub use driver::Driver;
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
