@@ -9,6 +9,7 @@ mod sim;
 mod suite;
 mod tidy;
 mod tools;
+mod verbs;
 
 use std::time::{Duration, Instant};
 
@@ -105,6 +106,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "budget",
         what: "instruction counts of fixed scenarios under callgrind",
         run: budget::step,
+    },
+    Step {
+        name: "verbs",
+        what: "the RDMA driver builds with both bindings, and its unit tests",
+        run: verbs::run,
     },
     Step {
         name: "vm",

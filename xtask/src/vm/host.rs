@@ -32,6 +32,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),
     ("pkg-config", "pkg-config"),
     ("libclang-14-dev", "/usr/lib/llvm-14/lib/libclang.so"),
+    ("cmake", "cmake"),
 ];
 
 /// Packages that are not there.
@@ -53,7 +54,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
 ///
 /// # Errors
 /// When something is missing still; the error names the command that brings it.
-pub(super) fn ensure(ctx: &Ctx) -> Result<()> {
+pub(crate) fn ensure(ctx: &Ctx) -> Result<()> {
     let absent = missing();
     if absent.is_empty() {
         return Ok(());

@@ -27,12 +27,23 @@ struct Program {
 }
 
 /// All suites, the quickest first.
-pub(super) const SUITES: &[Suite] = &[Suite {
-    name: "smoke",
-    what: "the machine's own devices and wire, with programs that are not ours",
-    script: include_str!("smoke.sh"),
-    programs: &[],
-}];
+pub(super) const SUITES: &[Suite] = &[
+    Suite {
+        name: "smoke",
+        what: "the machine's own devices and wire, with programs that are not ours",
+        script: include_str!("smoke.sh"),
+        programs: &[],
+    },
+    Suite {
+        name: "verbs",
+        what: "the driver on one device, and on two with a wire between them",
+        script: include_str!("verbs.sh"),
+        programs: &[Program {
+            package: "xio-verbs",
+            example: "conversation",
+        }],
+    },
+];
 
 /// The suites of that name, or all.
 ///
@@ -65,13 +76,10 @@ impl Suite {
     pub(super) fn build(&self, ctx: &Ctx) -> Result<Vec<(&'static str, PathBuf)>> {
         let mut built = Vec::new();
         for program in self.programs {
-            ctx.verbs_env(ctx.cargo(["build", "--locked", "--release"]))
+            ctx.verbs_env(ctx.cargo(["build", "--locked"]))
                 .args(["--package", program.package, "--example", program.example])
                 .run()?;
-            let path = ctx
-                .target_dir
-                .join("release/examples")
-                .join(program.example);
+            let path = ctx.target_dir.join("debug/examples").join(program.example);
             built.push((program.example, path));
         }
         Ok(built)
