@@ -1,10 +1,13 @@
 //! A conversation between two drivers over real queue pairs: sizes from nothing to many mebibytes
 //! both ways, every byte compared, everything returned.
 //!
+//! `conversation serve IP:PORT` serves one peer of another make instead.
+//!
 //! `conversation SERVER-IP CLIENT-IP [LARGEST]` runs on any machine with RDMA; `cargo xtask vm
 //! verbs` runs it on soft-RoCE.
 #![allow(clippy::disallowed_methods, reason = "a test that hangs must end")]
 
+mod serve;
 mod side;
 
 use std::collections::HashMap;
@@ -33,7 +36,11 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let mut next = |what: &str| args.next().ok_or_else(|| format!("{what} is missing"));
-    let server: IpAddr = next("the server's address")?.parse()?;
+    let first = next("the server's address")?;
+    if first == "serve" {
+        return serve::serve(next("the address")?.parse()?);
+    }
+    let server: IpAddr = first.parse()?;
     let client: IpAddr = next("the client's address")?.parse()?;
     let largest = next("").map_or(Ok(1 << 20), |text| text.parse())?;
     let start = Instant::now();
