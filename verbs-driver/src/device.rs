@@ -162,6 +162,13 @@ pub fn devices() -> Result<Vec<DeviceLimits>, Error> {
     list.contexts().iter().map(one).collect()
 }
 
+/// Has librdmacm close devices that are gone and that nobody refers to: it keeps them open
+/// otherwise, until it looks for devices the next time, and whoever removes one waits for that.
+pub(crate) fn close_removed() {
+    // Looking is all; there may be no other device.
+    let _ = DeviceList::new();
+}
+
 /// All devices, open.
 #[derive(Debug)]
 struct DeviceList {

@@ -80,7 +80,8 @@ pub(crate) struct Io {
     is_removed: bool,
     pub(crate) sizes: QueueSizes,
     reads: ReadDepths,
-    retry_max: u8,
+    /// Retries after a lost packet, and after a missing receive.
+    retries_max: [u8; 2],
     pub(crate) stats: Stats,
 }
 
@@ -116,7 +117,7 @@ impl Io {
             channel,
             is_removed: false,
             reads,
-            retry_max: options.retry_max,
+            retries_max: [options.retry_max, options.rnr_retry_max],
             sizes,
             hardware: Some(hardware),
             stats: Stats::default(),
@@ -289,7 +290,7 @@ impl Io {
 
     /// Calls on a connection id: whose, and what came of it.
     fn connection_control(&mut self, control: Control) -> (Option<NexusId>, Result<(), i32>) {
-        let retry_max = self.retry_max;
+        let [retry_max, rnr_retry_max] = self.retries_max;
         let (nexus, done) = match control {
             Control::ResolveAddress {
                 nexus,
@@ -303,6 +304,7 @@ impl Io {
             }
             Control::Connect { nexus, mut params } => {
                 params.retry = params.retry.min(retry_max);
+                params.rnr_retry = params.rnr_retry.min(rnr_retry_max);
                 let call = |link: &mut Link| {
                     let reads = link.reads.at_most(params.reads);
                     link.id.connect(&params, reads)
@@ -311,6 +313,7 @@ impl Io {
             }
             Control::Accept { nexus, mut params } => {
                 params.retry = params.retry.min(retry_max);
+                params.rnr_retry = params.rnr_retry.min(rnr_retry_max);
                 let call = |link: &mut Link| {
                     let reads = link.reads.at_most(params.reads);
                     link.id.accept(&params, reads)
@@ -491,6 +494,8 @@ impl Io {
             self.group.remove(hardware.device.events());
             core.slots.unregister();
             core.buffers.unregister();
+            drop(hardware);
+            device::close_removed();
         }
     }
 

@@ -45,6 +45,9 @@ pub struct Options {
     /// Bounds the retries after a lost packet (0 to 7). 7 is without end on some devices, so that
     /// a peer that died is never noticed.
     pub retry_max: u8,
+    /// Bounds the retries when the peer has no receive posted (0 to 7, which is without end). The
+    /// protocol's credits keep that from happening, so 0 shows a fault of either side.
+    pub rnr_retry_max: u8,
     /// When to sleep.
     pub spin: Spin,
     /// How often the communication manager is asked for events while completions come without a
@@ -65,6 +68,7 @@ impl Default for Options {
             reads: 16,
             signal_every: 64,
             retry_max: 6,
+            rnr_retry_max: 7,
             spin: Spin::For(Duration::from_micros(20)),
             cm_interval: Duration::from_millis(10),
             huge_pages: true,

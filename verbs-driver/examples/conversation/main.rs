@@ -3,12 +3,18 @@
 //!
 //! `conversation serve IP:PORT` serves one peer of another make instead.
 //!
+//! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` and `conversation faults` are trials of
+//! other kinds.
+//!
 //! `conversation SERVER-IP CLIENT-IP [LARGEST]` runs on any machine with RDMA; `cargo xtask vm
 //! verbs` runs it on soft-RoCE.
 #![allow(clippy::disallowed_methods, reason = "a test that hangs must end")]
 
+mod crowd;
+mod load;
 mod serve;
 mod side;
+mod trials;
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -39,6 +45,23 @@ fn run() -> Result<(), Box<dyn Error>> {
     let first = next("the server's address")?;
     if first == "serve" {
         return serve::serve(next("the address")?.parse()?);
+    }
+    if first == "wishes" {
+        return trials::wishes(next("the address")?.parse()?);
+    }
+    if first == "faults" {
+        return trials::faults();
+    }
+    if let "wakes" | "soak" | "cycles" | "crowd" = &*first {
+        let server = next("the server's address")?.parse()?;
+        let client = next("the client's address")?.parse()?;
+        let count = next("how many")?.parse()?;
+        return match &*first {
+            "wakes" => trials::wakes(server, client, count),
+            "soak" => trials::soak(server, client, count),
+            "crowd" => crowd::crowd(server, client, count),
+            _ => trials::cycles(server, client, count),
+        };
     }
     let server: IpAddr = first.parse()?;
     let client: IpAddr = next("the client's address")?.parse()?;

@@ -75,10 +75,43 @@ pub(crate) struct Side {
     last: BufferId,
 }
 
+/// How much an end has room for.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Sizes {
+    /// Buffers to receive into, of all transport connections together.
+    pub(crate) receives: u32,
+    /// Receives that each transport connection is sure of.
+    pub(crate) min_grant: u16,
+    /// Slots to send from.
+    pub(crate) sends: u32,
+    /// Transport connections.
+    pub(crate) peers: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            receives: 320,
+            min_grant: 8,
+            sends: 64,
+            peers: 4,
+        }
+    }
+}
+
 impl Side {
     pub(crate) fn new(number: u8, options: &Options) -> Result<Self, Box<dyn Error>> {
-        let config = Config::new(number, 320, 64);
-        let counts = VerbsDriver::counts(&config, 4);
+        Self::with_sizes(number, options, Sizes::default())
+    }
+
+    pub(crate) fn with_sizes(
+        number: u8,
+        options: &Options,
+        sizes: Sizes,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut config = Config::new(number, sizes.receives, sizes.sends);
+        config.min_grant = sizes.min_grant;
+        let counts = VerbsDriver::counts(&config, sizes.peers);
         Ok(Self {
             driver: VerbsDriver::new(config, &counts, options)?,
             buffers: HashMap::new(),
