@@ -122,11 +122,11 @@ pub trait Driver {
     fn capabilities(&self) -> Capabilities;
     /// Its transport.
     fn transport(&self) -> TransportId;
-    /// The endpoint, to look at.
-    fn endpoint(&self) -> &Endpoint<Self::Storage, Self::Trace>;
+    /// Lets the user look at the endpoint: its counters, what is known of a connection.
+    fn look<R>(&self, run: impl FnOnce(&Endpoint<Self::Storage, Self::Trace>) -> R) -> R;
     /// What it told the endpoint of its device.
     fn limits(&self) -> TransportLimits {
-        self.endpoint().limits(self.transport())
+        self.look(|endpoint| endpoint.limits(self.transport()))
     }
     /// Where a listener is bound, as soon as it is: the port of one that asked for port 0.
     fn listening(&self, listener: ListenerId) -> Option<SocketAddr>;
@@ -145,6 +145,10 @@ pub trait Driver {
     fn work(&mut self, key: Key, work: Work);
     /// Whether all segments lie within buffers of this driver's (or have no address).
     fn knows(&self, key: Key, segments: &[Segment]) -> bool;
+    /// These segments go with the command that follows: a device may touch them from now on.
+    fn hold(&mut self, _key: Key, _segments: &[Segment]) {}
+    /// That command was refused.
+    fn unhold(&mut self, _key: Key, _segments: &[Segment]) {}
     /// The buffers of these segments are in flight with a message.
     fn lend(&mut self, key: Key, task: TaskId, segments: &[Segment]);
     /// All buffers of a message are back.
@@ -318,11 +322,9 @@ pub trait Driver {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
-        self.check(&[message.data, options.into])?;
-        let task = self.with(Key(()), |p| p.endpoint.send(connection, message, options))?;
-        self.lend(Key(()), task, message.data);
-        self.lend(Key(()), task, options.into);
-        Ok(task)
+        self.submit(&[message.data, options.into], |p| {
+            p.endpoint.send(connection, message, options)
+        })
     }
     /// As [`Endpoint::send_one_way`], and [`send`](Self::send).
     fn send_one_way(
@@ -331,25 +333,22 @@ pub trait Driver {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
-        self.check(&[message.data, options.into])?;
-        let task = self.with(Key(()), |p| {
+        self.submit(&[message.data, options.into], |p| {
             p.endpoint.send_one_way(connection, message, options)
-        })?;
-        self.lend(Key(()), task, message.data);
-        Ok(task)
+        })
     }
     /// As [`Endpoint::respond`], and [`send`](Self::send).
     fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
-        self.check(&[message.data])?;
-        self.with(Key(()), |p| p.endpoint.respond(request, message))?;
-        self.lend(Key(()), request, message.data);
+        self.submit(&[message.data], |p| {
+            p.endpoint.respond(request, message).map(|()| request)
+        })?;
         Ok(())
     }
     /// As [`Endpoint::provide`], and [`send`](Self::send).
     fn provide(&mut self, task: TaskId, segments: &[Segment]) -> Result<(), CommandError> {
-        self.check(&[segments])?;
-        self.with(Key(()), |p| p.endpoint.provide(task, segments))?;
-        self.lend(Key(()), task, segments);
+        self.submit(&[segments], |p| {
+            p.endpoint.provide(task, segments).map(|()| task)
+        })?;
         Ok(())
     }
     /// As [`Endpoint::refuse`].
@@ -405,17 +404,32 @@ pub trait Driver {
         self.with(Key(()), |p| p.now)
     }
 
-    /// Refuses memory that is not the driver's.
+    /// Runs a command that names memory, and notes which buffers it took.
     #[doc(hidden)]
-    fn check(&self, lists: &[&[Segment]]) -> Result<(), CommandError> {
-        let known = lists
-            .iter()
-            .all(|list| list.is_empty() || self.knows(Key(()), list));
-        if known {
-            Ok(())
-        } else {
-            Err(CommandError::BadAddress)
+    fn submit(
+        &mut self,
+        lists: &[&[Segment]],
+        command: impl FnOnce(
+            Parts<'_, Self::Storage, Self::Trace, Self::Slots>,
+        ) -> Result<TaskId, CommandError>,
+    ) -> Result<TaskId, CommandError> {
+        let key = Key(());
+        for list in lists.iter().filter(|list| !list.is_empty()) {
+            if !self.knows(key, list) {
+                return Err(CommandError::BadAddress);
+            }
         }
+        for list in lists.iter().filter(|list| !list.is_empty()) {
+            self.hold(key, list);
+        }
+        let taken = self.with(key, command);
+        for list in lists.iter().filter(|list| !list.is_empty()) {
+            match taken {
+                Ok(task) => self.lend(key, task, list),
+                Err(_) => self.unhold(key, list),
+            }
+        }
+        taken
     }
 }
 

@@ -37,6 +37,11 @@
 //! time, changes nothing. A work request that was polled is posted, or reported with
 //! [`handle_post_failed`](Endpoint::handle_post_failed).
 //!
+//! **Everything that enters is an [`Input`].** Each method of kinds 2 to 4 (but `poll_timeout`, which
+//! changes nothing) has a variant with its parameters; [`apply`](Endpoint::apply) calls the method of
+//! a variant, and a [`Trace`] that records is told the variant of every method called, and what it
+//! returned. Inputs have bytes (18), so a run can be written down and run again.
+//!
 //! **Sockets.** A driver of sockets asks [`stream_want`](Endpoint::stream_want) what the next bytes
 //! of a socket are before each read, and passes them to
 //! [`handle_stream_bytes`](Endpoint::handle_stream_bytes), or their number to
@@ -80,7 +85,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 240 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 304 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -91,7 +96,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 96 + 240 + 4 × 16 = 656 bytes. The slots' own bytes are the
+//! connection of its own takes 256 + 96 + 304 + 4 × 16 = 720 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -117,6 +122,7 @@ mod error;
 mod event;
 mod ids;
 mod input;
+mod inputs;
 mod memory;
 mod mutant;
 mod output;
@@ -130,7 +136,10 @@ mod timer;
 mod trace;
 pub mod wire;
 
-pub use config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimits};
+pub use config::{
+    Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
+    Rendezvous, TransportLimits,
+};
 pub use driver::Driver;
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
@@ -139,6 +148,10 @@ pub use ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,
 };
 pub use input::{CmEvent, CmKind, Completion, KeyEvent};
+pub use inputs::{
+    Applied, Bytes, DecodeError, EncodeError, Input, Malformed, PORTALS_MAX, SEGMENTS_MAX, Scratch,
+    Start,
+};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;

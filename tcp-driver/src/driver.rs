@@ -99,6 +99,11 @@ impl<T: Trace> TcpDriver<T> {
         })
     }
 
+    /// The endpoint, to look at: its counters, what is known of a connection.
+    pub fn endpoint(&self) -> &Endpoint<Boxed, T> {
+        &self.core.endpoint
+    }
+
     /// What ends a sleeping poll from another thread.
     pub fn waker(&self) -> Waker {
         self.io.waker.clone()
@@ -243,8 +248,8 @@ impl<T: Trace> Driver for TcpDriver<T> {
         self.core.transport
     }
 
-    fn endpoint(&self) -> &Endpoint<Boxed, T> {
-        &self.core.endpoint
+    fn look<R>(&self, run: impl FnOnce(&Endpoint<Boxed, T>) -> R) -> R {
+        run(&self.core.endpoint)
     }
 
     fn listening(&self, listener: ListenerId) -> Option<SocketAddr> {

@@ -34,6 +34,8 @@ pub struct VerbsDriver<T: Trace = NoTrace> {
     cm_interval: Duration,
     /// When the communication manager is asked next, sleep or not.
     cm_due: Instant,
+    /// The clock is read by the poll.
+    is_polling: bool,
     /// A notice of the next completion is asked for and did not come yet.
     is_armed: bool,
     /// An event that was looked at to know whether there is one.
@@ -130,6 +132,7 @@ impl<T: Trace> VerbsDriver<T> {
             spin: options.spin,
             cm_interval: options.cm_interval,
             cm_due: Instant::ZERO,
+            is_polling: false,
             is_armed: false,
             ahead: None,
             limits,
@@ -281,6 +284,47 @@ impl<T: Trace> VerbsDriver<T> {
         Ok(())
     }
 
+    /// Looks and carries out, sleeps and looks again, until there is something for the user.
+    fn turns(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let mut woken = self.waker.awake();
+        self.tick();
+        let until = timeout.map(|t| self.core.now.after(t));
+        let mut idle_since = self.core.now;
+        loop {
+            self.drain();
+            if self.take_in()? {
+                self.drain();
+                idle_since = self.core.now;
+            }
+            let over = until.is_some_and(|at| at <= self.core.now);
+            if self.look_ahead() || woken || over {
+                // From here on a call rings the bell, which ends the next sleep.
+                if self.waker.sleep() {
+                    self.waker.bell().ring();
+                }
+                return Ok(self.ahead.is_some());
+            }
+            if self.io.is_gone() {
+                return Err(Error::Removed);
+            }
+            if self.is_spinning(idle_since) {
+                core::hint::spin_loop();
+                self.tick();
+                continue;
+            }
+            if !self.prepare_sleep()? {
+                continue;
+            }
+            let patience = match self.waker.sleep() {
+                true => Some(Duration::ZERO),
+                false => self.patience(until),
+            };
+            self.sleep(patience)?;
+            woken |= self.waker.awake();
+            idle_since = self.core.now;
+        }
+    }
+
     /// How long to wait at most.
     fn patience(&self, until: Option<Instant>) -> Option<Duration> {
         let deadlines = [until, self.core.endpoint.poll_timeout()];
@@ -326,8 +370,8 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.core.transport
     }
 
-    fn endpoint(&self) -> &Endpoint<Boxed, T> {
-        &self.core.endpoint
+    fn look<R>(&self, run: impl FnOnce(&Endpoint<Boxed, T>) -> R) -> R {
+        run(&self.core.endpoint)
     }
 
     fn listening(&self, listener: ListenerId) -> Option<SocketAddr> {
@@ -335,6 +379,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
     }
 
     fn with<R>(&mut self, _: Key, run: impl FnOnce(Parts<'_, Boxed, T, SlotPool>) -> R) -> R {
+        // Within a poll once a turn; a command may come long after the last one.
+        if !self.is_polling {
+            self.core.now = self.reading();
+        }
         let core = &mut self.core;
         run(Parts {
             now: core.now,
@@ -370,43 +418,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let mut woken = self.waker.awake();
-        self.tick();
-        let until = timeout.map(|t| self.core.now.after(t));
-        let mut idle_since = self.core.now;
-        loop {
-            self.drain();
-            if self.take_in()? {
-                self.drain();
-                idle_since = self.core.now;
-            }
-            let over = until.is_some_and(|at| at <= self.core.now);
-            if self.look_ahead() || woken || over {
-                // From here on a call rings the bell, which ends the next sleep.
-                if self.waker.sleep() {
-                    self.waker.bell().ring();
-                }
-                return Ok(self.ahead.is_some());
-            }
-            if self.io.is_gone() {
-                return Err(Error::Removed);
-            }
-            if self.is_spinning(idle_since) {
-                core::hint::spin_loop();
-                self.tick();
-                continue;
-            }
-            if !self.prepare_sleep()? {
-                continue;
-            }
-            let patience = match self.waker.sleep() {
-                true => Some(Duration::ZERO),
-                false => self.patience(until),
-            };
-            self.sleep(patience)?;
-            woken |= self.waker.awake();
-            idle_since = self.core.now;
-        }
+        self.is_polling = true;
+        let polled = self.turns(timeout);
+        self.is_polling = false;
+        polled
     }
 
     fn allocate(&mut self, len: usize) -> Result<BufferId, BufferError> {

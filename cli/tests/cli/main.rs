@@ -1,7 +1,9 @@
 //! Runs the program as a person would.
 
+mod decode;
 mod demo;
 mod help;
+mod replay;
 mod sim;
 mod states;
 

@@ -10,6 +10,7 @@ use crate::entries::{Due, Nexus, SlotUse};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
+use crate::inputs::recorded;
 use crate::output::{ConnectParams, Control, PrivateData};
 use crate::state::nexus::{self, Action, Input, State};
 use crate::storage::Storage;
@@ -67,6 +68,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes an event of the communication manager. One of a nexus whose life is over is counted
     /// and ignored, and so is one that means nothing in the nexus's state.
     pub fn handle_cm(&mut self, now: Instant, nexus: NexusId, event: CmEvent<'_>) {
+        recorded!(self, Cm { now, nexus, event } => self.handle_cm(now, nexus, event));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
@@ -95,6 +97,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         transport: TransportId,
         request: &ConnectRequest<'_>,
     ) -> Result<NexusId, Reason> {
+        recorded!(self, ConnectRequest { now, transport, request: *request } => self.handle_connect_request(now, transport, request));
         self.set_now(now);
         // Sockets come one by one, and are no connection before they have said what they are.
         if request.framing != Framing::Rdma {
@@ -146,6 +149,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word that a queue pair (or sockets) could be made, or its error number.
     pub fn handle_queue_pair(&mut self, now: Instant, nexus: NexusId, made: Result<(), i32>) {
+        recorded!(self, QueuePair { now, nexus, made } => self.handle_queue_pair(now, nexus, made));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
@@ -164,6 +168,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the driver's word that it failed on a nexus (an asynchronous event of its queue
     /// pair, a control output that could not be carried out).
     pub fn handle_driver_failed(&mut self, now: Instant, nexus: NexusId, reason: Reason) {
+        recorded!(self, DriverFailed { now, nexus, reason } => self.handle_driver_failed(now, nexus, reason));
         self.set_now(now);
         if let Some(n) = self.find_nexus(nexus) {
             self.nexus_input(n, Input::DriverFailed, Some(reason));
@@ -174,6 +179,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word that a listener could not be set up.
     pub fn handle_listen_failed(&mut self, now: Instant, listener: ListenerId, error: i32) {
+        recorded!(self, ListenFailed { now, listener, error } => self.handle_listen_failed(now, listener, error));
         self.set_now(now);
         let t = self.s.tables();
         if let Some(l) = t.listeners.get_mut(listener.index())
@@ -189,6 +195,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the driver's word that a queue pair is destroyed: nothing of it is touched any
     /// more, so everything still out comes back now.
     pub fn handle_destroyed(&mut self, now: Instant, nexus: NexusId) {
+        recorded!(self, Destroyed { now, nexus } => self.handle_destroyed(now, nexus));
         self.set_now(now);
         if let Some(n) = self.find_nexus(nexus) {
             self.nexus_input(n, Input::Destroyed, None);
@@ -301,7 +308,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer = peer;
         row.framing = framing;
         row.frame_max = self.g.config.buffer_size;
-        self.g.receiving += u32::from(framing == Framing::Rdma);
+        let receiving = self.g.receiving + u32::from(framing == Framing::Rdma);
+        self.g.set_receiving(receiving, t.nexuses.len());
         Ok(n)
     }
 
@@ -464,9 +472,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
-        self.g.receiving -= u32::from(rdma);
+        let receiving = self.g.receiving - u32::from(rdma);
         self.leave_ready(n);
         let t = self.s.tables();
+        self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
     }
 
@@ -527,6 +536,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next action for a driver, or `None` when there is nothing to do for now.
     #[must_use]
     pub fn poll_control(&mut self, transport: TransportId) -> Option<Control> {
+        recorded!(self, PollControl { transport } => self.poll_control(transport));
         if let Some(control) = self.poll_listeners(transport) {
             return Some(control);
         }

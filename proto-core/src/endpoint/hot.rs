@@ -191,8 +191,7 @@ impl<T: Trace> Hot<'_, T> {
         let held = work || row.flags.contains(TaskFlags::PEER_HOLDS);
         if held {
             row.flags.insert(TaskFlags::LINGERS);
-            let memory = row.out.count > 0 || row.into.count > 0;
-            row.flags.set(TaskFlags::OWES_RETURN, memory);
+            row.flags.set(TaskFlags::OWES_RETURN, row.has_memory());
         }
         let c = &mut self.connections[row.connection as usize];
         c.held += u32::from(held);

@@ -40,6 +40,9 @@ pub struct ConnectionInfo {
     pub header_max: u16,
     /// Receive queue depth as negotiated; 0 on sockets.
     pub rq_depth: u16,
+    /// Send queue depth as negotiated, at most 256; 0 on sockets. Told only: what may be under way
+    /// is a matter of credits.
+    pub sq_depth: u16,
     /// What the peer is.
     pub peer_kind: PeerKind,
     /// Name of its state, as in the state tables.
@@ -123,6 +126,8 @@ pub struct FreeRows {
     pub extents: u32,
     /// Registered regions.
     pub regions: u32,
+    /// Chunks of memory for payloads.
+    pub chunks: u32,
     /// Deadlines that are armed.
     pub armed: u32,
 }
@@ -147,6 +152,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sockets: g.sockets.free(),
             extents: g.extents.free(),
             regions: g.regions.free(),
+            chunks: g.chunks.free(),
             armed: g.timers,
         }
     }
@@ -188,6 +194,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             frame_max: n.frame_max,
             header_max: n.peer_header_max,
             rq_depth: n.rq_depth,
+            sq_depth: n.sq_window,
             peer_kind: PeerKind::Libxio,
             state: connection::MACHINE.states[c.state as usize],
             queued_messages: c.queued_messages,

@@ -46,6 +46,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.check_sockets(&view);
         self.check_completions(&view);
+        self.check_chunks(&view);
         self.check_timers(&view);
     }
 

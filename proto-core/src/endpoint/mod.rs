@@ -22,6 +22,7 @@ pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;
+mod pool;
 mod receive;
 mod rendezvous;
 mod send;
@@ -35,6 +36,7 @@ pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
@@ -44,6 +46,7 @@ use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, Task};
 use crate::error::{CommandError, Resource};
 use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
+use crate::inputs::recorded;
 use crate::storage::{Storage, Tables};
 use crate::stream::List;
 use crate::table::{Pool, Queue};
@@ -153,7 +156,13 @@ pub(crate) struct Globals {
     pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
+    /// Receive slots that those which may still come are sure of.
+    pub(crate) rx_kept: u32,
+    /// Memory lent for payloads.
+    pub(crate) chunks: pool::Chunks,
     pub(crate) counters: Counters,
+    /// The observer has been told the input that is being carried out.
+    pub(crate) recording: bool,
 }
 
 impl Globals {
@@ -239,7 +248,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rx = config.rx_slots;
         let tx = config.tx_slots;
         let count = |len: usize| len as u32;
-        let g = Globals {
+        let mut g = Globals {
             now: Instant::ZERO,
             transports: [const { TransportState::UNKNOWN }; TRANSPORTS_MAX],
             listeners: Pool::new(0, count(t.listeners.len())),
@@ -269,9 +278,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             more_slots: List::EMPTY,
             half_open: 0,
             receiving: 0,
+            rx_kept: 0,
+            chunks: pool::Chunks::NONE,
             counters: Counters::default(),
+            recording: false,
             config,
         };
+        g.set_receiving(0, t.nexuses.len());
         Ok(Self {
             s: storage,
             g,
@@ -284,6 +297,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// More transports than [`TRANSPORTS_MAX`], or limits too small to work with.
     pub fn add_transport(&mut self, limits: TransportLimits) -> Result<TransportId, ConfigError> {
+        recorded!(self, AddTransport { limits } => self.add_transport(limits));
         at_least("sq_depth", limits.sq_depth.into(), 4)?;
         at_least("cq_depth", limits.cq_depth.into(), 8)?;
         at_least("max_sge", limits.max_sge.into(), 1)?;

@@ -8,6 +8,7 @@ use crate::config::ConnectOptions;
 use crate::entries::{Awaited, Frames};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ConnectionId, NONE, SessionId, TransportId};
+use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{self, Action, Input, State};
@@ -20,7 +21,7 @@ use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
     Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupRequest, SessionSetupResponse,
-    Violation, What, status,
+    TooLong, Violation, What, status,
 };
 
 /// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
@@ -142,13 +143,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn connection_up(&mut self, c: u32) {
-        let joining = self.connection(c).joining;
+        let row = self.connection(c);
+        let (joining, n, len) = (row.joining, row.nexus, row.setup_len);
+        let max = self.setup_room(n);
+        if !joining && usize::from(len) > max {
+            self.setup_too_long(c, len.into(), max);
+            return;
+        }
         let up = if joining {
             ConnectionInput::NexusUpJoin
         } else {
             ConnectionInput::NexusUp
         };
         self.connection_input(c, up, None);
+    }
+
+    /// What a client has to say does not fit a frame that the server takes.
+    fn setup_too_long(&mut self, c: u32, len: usize, max: usize) {
+        let (len, max) = (len as u32, max as u32);
+        let reason = Reason::SetupTooLong { len, max };
+        self.connection_input(c, ConnectionInput::Lost, Some(reason));
     }
 
     /// SESSION_SETUP_REQ at the server.
@@ -379,8 +393,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         if joining {
             self.drop_setup_slot(c);
-        } else {
-            self.rewrite_setup(c, text, slots);
+        } else if let Err(TooLong { len, max }) = self.rewrite_setup(c, text, slots) {
+            self.setup_too_long(c, len, max);
+            return;
         }
         let options = ConnectOptions {
             dual_stream: self.nexus(old).framing != crate::wire::Framing::TcpSingle,
@@ -429,11 +444,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Replaces the URI of the setup request by the server's new one, as libxio does.
-    fn rewrite_setup(&mut self, c: u32, uri: &[u8], slots: &mut impl Slots) {
+    fn rewrite_setup(&mut self, c: u32, uri: &[u8], slots: &mut impl Slots) -> Result<(), TooLong> {
         let row = self.connection(c);
         let (slot, len) = (row.setup_slot, usize::from(row.setup_len));
         if slot == NONE {
-            return;
+            return Ok(());
         }
         let at = self.g.config.headroom();
         let mut copy = [0; SETUP_PAYLOAD_MAX];
@@ -443,9 +458,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             unreachable!("our own setup request parses");
         };
         let new = SessionSetupRequest { uri, ..old };
-        if let Ok(len) = new.encode(&mut bytes[at..]) {
-            self.connection(c).setup_len = len as u16;
-        }
+        let len = new.encode(&mut bytes[at..])?;
+        self.connection(c).setup_len = len as u16;
+        Ok(())
     }
 
     fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
@@ -539,6 +554,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         joins: u16,
         expires: Instant,
     ) -> Result<SessionTicket, CommandError> {
+        recorded!(self, ExportSession { session, joins, expires } => self.export_session(session, joins, expires));
         let s = self.find_session(session)?;
         let row = self.session(s);
         let known = match row.state {
@@ -572,6 +588,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         ticket: &SessionTicket,
         user: u64,
     ) -> Result<SessionId, CommandError> {
+        recorded!(self, ImportSession { now, ticket: *ticket, user } => self.import_session(now, ticket, user));
         self.set_now(now);
         if ticket.expires <= self.g.now {
             return Err(CommandError::BadValue("ticket is expired"));
@@ -608,6 +625,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         portal: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
+        recorded!(self, Join { now, session, transport, portal, options: *options } => self.join(now, session, transport, portal, options));
         self.set_now(now);
         let s = self.find_session(session)?;
         let row = self.session(s);

@@ -169,7 +169,7 @@ impl<T: Trace> Hot<'_, T> {
         let outgoing = row.generation == task.generation()
             && !row
                 .flags
-                .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN)
+                .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN | TaskFlags::POOLED)
             && in_hands(row);
         let long = (row.out.extent & row.into.extent) != NONE;
         if !outgoing || long || self.g.config.flow_control || self.g.anyone_waits() {

@@ -30,14 +30,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// not, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if self.nexus(n).refilling {
-            self.plain_receive(n, slots)
-        } else {
-            self.plain_send(n, slots)
+        if self.nexus(n).may_want_receive()
+            && let Some(work) = self.plain_receive(n, slots)
+        {
+            return Some(work);
         }
+        self.plain_send(n, slots)
     }
 
-    /// The next receive of a batch.
+    /// The next receive.
     #[inline(always)]
     pub(crate) fn plain_receive(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
@@ -92,7 +93,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus(n);
         debug_assert!(!nexus.usual || nexus.is_usual());
         let goes = nexus.usual
-            && !nexus.refilling
+            && nexus.batch_left == 0
             && (nexus.posted > nexus.recv_quiet || !nexus.receive_due());
         (goes && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
     }
@@ -106,28 +107,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<T: Trace> Hot<'_, T> {
-    /// The next receive of a batch.
+    /// The next receive of a batch, or of one that may begin without a look at the share: what
+    /// other nexuses are sure of stays free.
     #[inline(always)]
     fn next_receive(&mut self, n: u32) -> Option<Work> {
         let nexus = &mut self.nexuses[n as usize];
+        if !nexus.usual {
+            return None;
+        }
+        if nexus.batch_left == 0 {
+            let spare = self.g.spare_receives();
+            if !nexus.begin_batch(spare) {
+                return None;
+            }
+        }
         let state = self.g.transport(nexus.transport);
-        let have = nexus.receives();
-        let due = nexus.usual && have < nexus.recv_target;
-        if !due || state.cq_used >= state.limits.cq_depth {
+        if state.cq_used >= state.limits.cq_depth {
             return None;
         }
         let slot = self.g.rx_slots.take(self.slots)?;
         self.g.transport(nexus.transport).cq_used += 1;
-        let last = have + 1 == nexus.recv_target;
         nexus.posted += 1;
+        nexus.batch_left -= 1;
         let id = NexusId::new(n, nexus.generation);
         let row = &mut self.slots[slot as usize];
         row.usage = SlotUse::Posted;
         row.nexus = n;
         let wr = WrId::new(WrKind::Recv, slot, row.generation);
         queue_push!(self.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
-        if last {
-            nexus.refilling = false;
+        if nexus.batch_left == 0 {
             self.leave_ready(n);
         }
         Some(Work::Recv {

@@ -53,6 +53,7 @@ fn ends_with_its_event(task: &Task) -> bool {
         | TaskFlags::QUEUED
         | TaskFlags::HELD_BACK
         | TaskFlags::ORPHAN
+        | TaskFlags::POOLED
         | TaskFlags::OWES_RETURN;
     let lists = task.out.extent & task.into.extent;
     task.state == State::Ended
