@@ -22,6 +22,9 @@ const BUDGET: u32 = 1000;
 /// Peers that these are enough for.
 const ROOM: usize = 100;
 
+/// Rows for peers: the last session is kept for refusing.
+const ROWS: usize = ROOM + 1;
+
 /// One connection of the crowd.
 #[derive(Default)]
 struct Member {
@@ -38,7 +41,7 @@ pub(crate) fn crowd(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
         receives: BUDGET,
         min_grant: 7,
         sends: 256,
-        peers: ROOM,
+        peers: ROWS,
     };
     let served = Server::start_at((server, 0).into(), options(server, Spin::Never), room)?;
     let sizes = Sizes {

@@ -198,6 +198,11 @@ impl<'a> Machine<'a> {
             true,
             include_bytes!("wire_up.sh"),
         );
+        archive.file(
+            &format!("{OURS}/counters"),
+            false,
+            include_bytes!("counters.sh"),
+        );
         archive.host_file("bin/busybox", &host::program("busybox")?)?;
         archive.link("bin/sh", "busybox");
         archive.file(
