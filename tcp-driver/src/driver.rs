@@ -23,6 +23,8 @@ pub struct TcpDriver<T: Trace = NoTrace> {
     core: Core<T>,
     io: Io,
     clock: Clock,
+    /// The time that the user holds still.
+    held: Option<Instant>,
     /// An event that was looked at to know whether there is one.
     ahead: Option<Event>,
 }
@@ -95,6 +97,7 @@ impl<T: Trace> TcpDriver<T> {
             },
             io: Io::new(counts, options).map_err(Error::Events)?,
             clock: start(),
+            held: None,
             ahead: None,
         })
     }
@@ -128,6 +131,12 @@ impl<T: Trace> TcpDriver<T> {
         }
         let now = self.reading();
         self.due().map(|at| at.since(now))
+    }
+
+    /// Stops the driver's clock at a time of the user's, and moves it when called again: for tests
+    /// of deadlines, which need not wait then, and for replay. A poll does not sleep any more.
+    pub fn hold_time(&mut self, now: Instant) {
+        self.held = Some(now);
     }
 
     /// Keeps a buffer of the user's.
@@ -171,6 +180,9 @@ impl<T: Trace> TcpDriver<T> {
     }
 
     fn reading(&self) -> Instant {
+        if let Some(now) = self.held {
+            return now;
+        }
         let nanos = self.clock.elapsed().as_nanos();
         // From 1 on, so that a deadline of 0 is in the past.
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX - 1) + 1)
@@ -183,8 +195,9 @@ impl<T: Trace> TcpDriver<T> {
         core.into_iter().chain(accept).min()
     }
 
-    fn tick(&mut self) {
-        self.core.now = self.reading();
+    /// Deadlines, behind what arrived: a peer whose answer is here was not late because this side
+    /// looked late.
+    fn deadlines(&mut self) {
         let due = self.core.endpoint.poll_timeout();
         if due.is_some_and(|at| at <= self.core.now) {
             self.core.endpoint.handle_timeout(self.core.now);
@@ -294,13 +307,13 @@ impl<T: Trace> Driver for TcpDriver<T> {
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut woken = self.io.waker.awake();
-        self.tick();
+        self.core.now = self.reading();
         let until = timeout.map(|t| self.core.now.after(t));
         loop {
             self.drain();
             self.look_ahead();
             let mut patience = self.patience(until);
-            if woken {
+            if woken || self.held.is_some() {
                 patience = Some(Duration::ZERO);
             }
             // The bell rings from here on, and who called before is not overheard.
@@ -311,10 +324,11 @@ impl<T: Trace> Driver for TcpDriver<T> {
                 .wait(&mut self.core, patience)
                 .map_err(Error::Events)?;
             woken |= self.io.waker.awake();
-            self.tick();
+            self.core.now = self.reading();
             self.io.take_in(&mut self.core);
+            self.deadlines();
             self.drain();
-            let over = until.is_some_and(|at| at <= self.core.now);
+            let over = self.held.is_some() || until.is_some_and(|at| at <= self.core.now);
             if self.look_ahead() || woken || over {
                 // The user may sleep on the descriptor.
                 if self.io.waker.sleep() {

@@ -3,6 +3,7 @@
 //! Every check is a named step of [`steps::STEPS`]; a new one is a function and a row there.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod budget;
 mod ctx;
 mod exec;
@@ -39,6 +40,8 @@ enum Command {
     Vm(vm::VmArgs),
     /// Count the instructions of the scenarios in xtask/budget.toml
     Budget(budget::BudgetArgs),
+    /// Measure against plain sockets, alternating in one run
+    Bench(bench::BenchArgs),
 }
 
 /// Arguments of `cargo xtask test`.
@@ -79,6 +82,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Vm(args) => return vm::run(&Ctx::new(false, 0)?, &args),
         Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
         Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
+        Command::Bench(args) => bench::run(&Ctx::new(false, 0)?, &args)?,
     }
     Ok(0)
 }

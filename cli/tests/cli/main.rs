@@ -6,6 +6,7 @@ mod help;
 mod replay;
 mod sim;
 mod states;
+mod talk;
 
 use std::process::{Command, Output};
 

@@ -102,6 +102,8 @@ impl Nexus {
 pub(crate) struct Io {
     poll: Poll,
     events: Events,
+    /// The last look brought as many events as it could: there may be more.
+    more_events: bool,
     pub(crate) waker: Waker,
     pub(crate) options: Options,
     pub(crate) stats: Stats,
@@ -126,6 +128,7 @@ impl Io {
         let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Self {
             events: Events::with_capacity(counts.sockets.clamp(64, 1024)),
+            more_events: false,
             waker,
             options,
             stats: Stats::default(),
@@ -152,7 +155,10 @@ impl Io {
 
     /// Whether there is something to do without waiting for the system.
     pub(crate) fn busy<T: Trace>(&self, core: &Core<T>) -> bool {
-        !self.readable.is_empty() || !self.dirty.is_empty() || self.can_accept(core)
+        self.more_events
+            || !self.readable.is_empty()
+            || !self.dirty.is_empty()
+            || self.can_accept(core)
     }
 
     /// Waits for events, `timeout` at most, and notes what they are about.
@@ -167,11 +173,14 @@ impl Io {
             other => other?,
         }
         let events = core::mem::replace(&mut self.events, Events::with_capacity(0));
+        let mut count = 0;
         for event in &events {
+            count += 1;
             if event.token() != WAKER {
                 self.note(core, event);
             }
         }
+        self.more_events = count == events.capacity();
         self.events = events;
         Ok(())
     }

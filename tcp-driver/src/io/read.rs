@@ -203,8 +203,10 @@ impl Io {
         };
         let room = core.pool.of_mut(&segment);
         let bytes = if rest.is_empty() {
+            let most = room.len().min((*budget).max(SMALL));
+            let room = &mut room[..most];
             // What follows the payload comes with the same call.
-            let last = u64::from(segment.len) == span.len;
+            let last = room.len() as u64 == span.len;
             let behind: &mut [u8] = if last { &mut rest.bytes } else { &mut [] };
             let len = room.len();
             let mut slices = [IoSliceMut::new(room), IoSliceMut::new(behind)];
@@ -236,7 +238,7 @@ impl Io {
 
     /// Reads into an empty buffer.
     fn fill(&mut self, id: SocketId, rest: &mut Rest, most: u64, budget: &mut usize) -> Turn {
-        let room = rest.bytes.len().min(clamp(most));
+        let room = rest.bytes.len().min(clamp(most)).min((*budget).max(SMALL));
         match self.call(id, budget, |stream| stream.read(&mut rest.bytes[..room])) {
             Ok(bytes) => {
                 rest.end = bytes;

@@ -23,7 +23,7 @@ pub(crate) fn listen(server: &mut TcpDriver, address: &str) -> (ListenerId, Sock
     let address = address.parse().expect("an address");
     let options = ListenOptions {
         user: 0,
-        backlog: 128,
+        backlog: 4096,
     };
     let listener = server.listen(address, &options).expect("room");
     let bound = server.listening(listener).expect("a free port");
