@@ -92,8 +92,6 @@ pub struct Key(());
 
 /// What a command works on.
 pub struct Parts<'a, S, T, M> {
-    /// The driver's time.
-    pub now: Instant,
     /// The protocol.
     pub endpoint: &'a mut Endpoint<S, T>,
     /// The driver's slots.
@@ -130,6 +128,9 @@ pub trait Driver {
     }
     /// Where a listener is bound, as soon as it is: the port of one that asked for port 0.
     fn listening(&self, listener: ListenerId) -> Option<SocketAddr>;
+
+    /// The driver's time: what a message's deadline is reckoned from.
+    fn now(&mut self) -> Instant;
 
     // How it works; behind a key that users cannot have.
 
@@ -259,10 +260,10 @@ pub trait Driver {
         open: &SessionOpen<'_>,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
-        let transport = self.transport();
+        let (now, transport) = (self.now(), self.transport());
         self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.connect(p.now, transport, peer, open, options, p.slots)
+            endpoint.connect(now, transport, peer, open, options, p.slots)
         })
     }
     /// As [`Endpoint::accept`].
@@ -273,9 +274,10 @@ pub trait Driver {
         portals: &[&[u8]],
         private: &[u8],
     ) -> Result<ConnectionId, CommandError> {
+        let now = self.now();
         self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.accept(p.now, session, user, portals, private, p.slots)
+            endpoint.accept(now, session, user, portals, private, p.slots)
         })
     }
     /// As [`Endpoint::reject`].
@@ -285,23 +287,27 @@ pub trait Driver {
         reason: u32,
         private: &[u8],
     ) -> Result<(), CommandError> {
+        let now = self.now();
         self.with(Key(()), |p| {
-            p.endpoint.reject(p.now, session, reason, private, p.slots)
+            p.endpoint.reject(now, session, reason, private, p.slots)
         })
     }
     /// As [`Endpoint::redirect`].
     fn redirect(&mut self, session: SessionId, portals: &[&[u8]]) -> Result<(), CommandError> {
+        let now = self.now();
         self.with(Key(()), |p| {
-            p.endpoint.redirect(p.now, session, portals, p.slots)
+            p.endpoint.redirect(now, session, portals, p.slots)
         })
     }
     /// As [`Endpoint::close`].
     fn close(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.with(Key(()), |p| p.endpoint.close(p.now, connection))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.close(now, connection))
     }
     /// As [`Endpoint::abort`].
     fn abort(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.with(Key(()), |p| p.endpoint.abort(p.now, connection))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.abort(now, connection))
     }
     /// As [`Endpoint::reserve_slot`].
     fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
@@ -384,7 +390,8 @@ pub trait Driver {
         ticket: &SessionTicket,
         user: u64,
     ) -> Result<SessionId, CommandError> {
-        self.with(Key(()), |p| p.endpoint.import_session(p.now, ticket, user))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.import_session(now, ticket, user))
     }
     /// As [`Endpoint::join`].
     fn join(
@@ -393,17 +400,12 @@ pub trait Driver {
         portal: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
-        let transport = self.transport();
+        let (now, transport) = (self.now(), self.transport());
         self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.join(p.now, session, transport, portal, options)
+            endpoint.join(now, session, transport, portal, options)
         })
     }
-    /// The driver's time: what a message's deadline is reckoned from.
-    fn now(&mut self) -> Instant {
-        self.with(Key(()), |p| p.now)
-    }
-
     /// Runs a command that names memory, and notes which buffers it took.
     #[doc(hidden)]
     fn submit(

@@ -316,13 +316,15 @@ impl Driver for Host {
     fn listening(&self, _: ListenerId) -> Option<SocketAddr> {
         None
     }
+    fn now(&mut self) -> Instant {
+        self.now
+    }
     fn with<R>(
         &mut self,
         _: Key,
         run: impl FnOnce(Parts<'_, BoxedTables, Watch, SlotBytes>) -> R,
     ) -> R {
         run(Parts {
-            now: self.now,
             endpoint: &mut self.endpoint,
             slots: &mut self.slots,
         })
