@@ -21,7 +21,9 @@ use crate::output::Output;
                   a socket or of frames.\n\nEach line of a frame has an offset in the frame, a name \
                   and a value; a line with !!! says what is wrong, and where. With --json every \
                   frame is an object on a line of its own, with `error` and `offset` if something \
-                  is wrong; what the capture holds in all goes to standard error.\n\nExit status: 0 \
+                  is wrong; what the capture holds in all goes to standard error.\n\n`dir` is c2s or s2c. \
+                  Where a capture does not show who connected, the side with the smaller port is \
+                  taken for the server.\n\nExit status: 0 \
                   when frames were found, 1 when there are none or the input cannot be read."
 )]
 pub(crate) struct DecodeArgs {

@@ -16,7 +16,8 @@ pub struct Stamp {
     pub nanos: u64,
 }
 
-/// Who sent something.
+/// Who sent something. Of a TCP connection of which the start was not captured the side with the
+/// smaller port is taken for the server.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Dir {
     /// The connecting side.

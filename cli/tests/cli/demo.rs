@@ -84,7 +84,16 @@ fn size_asked_for_is_the_size_of_every_message() {
     for size in [0, 1, 1024, 1025, 8192, 8193, 1 << 20] {
         let wanted = size.to_string();
         for over in ["sim", "tcp"] {
-            let args = ["demo", "--over", over, "--requests", "20", "--size", &wanted, "--json"];
+            let args = [
+                "demo",
+                "--over",
+                over,
+                "--requests",
+                "20",
+                "--size",
+                &wanted,
+                "--json",
+            ];
             let output = xio(&args);
             assert!(output.status.success(), "{size}: {}", stderr(&output));
             // 20 requests, 20 responses, 2 one-ways.

@@ -4,7 +4,17 @@ use super::{stderr, stdout, xio};
 
 #[test]
 fn every_command_explains_itself() {
-    for command in ["completions", "decode", "demo", "man", "ping", "replay", "serve", "sim", "states"] {
+    for command in [
+        "completions",
+        "decode",
+        "demo",
+        "man",
+        "ping",
+        "replay",
+        "serve",
+        "sim",
+        "states",
+    ] {
         let output = xio(&[command, "--help"]);
         assert!(output.status.success());
         let text = stdout(&output);

@@ -55,7 +55,9 @@ impl Serve {
         let status = std::fs::read_to_string(path).expect("a process of ours");
         let line = status.lines().find(|line| line.starts_with("VmHWM:"));
         let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+        kib.and_then(|kib| kib.parse::<u64>().ok())
+            .expect("a number")
+            * 1024
     }
 
     /// Ends it as a person does; its object.
@@ -80,7 +82,10 @@ fn ping_well(url: &str, args: &[&str]) -> Value {
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     let object = json(&output);
     assert_eq!(object["ok"], object["count"], "{args:?}: {object}");
-    assert_eq!((&object["lost"], &object["duplicated"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
     object
 }
 
@@ -171,7 +176,10 @@ fn objects_have_the_agreed_fields() {
     assert!(object["max_ns"].as_u64() >= object["p999_ns"].as_u64());
     ping_well(&server.url, &["--count", "50", "--one-way"]);
     let object = server.stop();
-    assert_eq!((&object["one_ways"], &object["sessions"]), (&100.into(), &2.into()));
+    assert_eq!(
+        (&object["one_ways"], &object["sessions"]),
+        (&100.into(), &2.into())
+    );
 }
 
 #[test]
@@ -187,7 +195,11 @@ fn rejected_and_redirected_clients_are_told_so() {
     let server = Serve::start(&["tcp://127.0.0.1:0", "--reject", "7"]);
     let output = ping(&server.url, &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("rejected by the peer: 7"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("rejected by the peer: 7"),
+        "{}",
+        stderr(&output)
+    );
     server.stop();
 
     let goal = Serve::start(&["tcp://127.0.0.1:0"]);
@@ -209,18 +221,32 @@ fn killed_server_costs_no_message_its_outcome() {
     let output = pinging.join().expect("no panic");
     assert_eq!(output.status.code(), Some(1));
     let object = json(&output);
-    assert_eq!((&object["lost"], &object["duplicated"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
     let failed = object["failed"].as_object().expect("reasons");
     let failed: u64 = failed.values().filter_map(Value::as_u64).sum();
     assert!(failed <= 64, "{object}");
-    assert!(stderr(&output).contains("the connection broke"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("the connection broke"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn stopped_server_lets_deadlines_pass_and_no_more() {
     let mut server = Serve::start(&["tcp://127.0.0.1:0"]);
     let url = server.url.clone();
-    let args = ["--count", "1000", "--interval", "10ms", "--deadline", "50ms"];
+    let args = [
+        "--count",
+        "1000",
+        "--interval",
+        "10ms",
+        "--deadline",
+        "50ms",
+    ];
     let pinging = std::thread::spawn(move || ping(&url, &args));
     server.wait_for("is established");
     server.signal("STOP");
@@ -228,8 +254,14 @@ fn stopped_server_lets_deadlines_pass_and_no_more() {
     server.signal("CONT");
     assert_eq!(output.status.code(), Some(1));
     let object = json(&output);
-    assert_eq!((&object["lost"], &object["duplicated"]), (&0.into(), &0.into()));
-    assert!(object["failed"]["deadline passed"].as_u64() > Some(0), "{object}");
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
+    assert!(
+        object["failed"]["deadline passed"].as_u64() > Some(0),
+        "{object}"
+    );
     server.stop();
 }
 
@@ -239,7 +271,9 @@ fn who_answers_in_another_language_is_shown_with_its_words() {
     let url = format!("tcp://{}", listener.local_addr().expect("bound"));
     let web = std::thread::spawn(move || {
         let (mut socket, _) = listener.accept().expect("a client");
-        socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("sent");
+        socket
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .expect("sent");
         // Until the client has read that and leaves.
         let _ = socket.read_to_end(&mut Vec::new());
     });
@@ -255,20 +289,42 @@ fn errors_say_what_to_do() {
     let url = format!("tcp://{}", taken.local_addr().expect("bound"));
     let output = xio(&["serve", &url]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("another program has the port"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("another program has the port"),
+        "{}",
+        stderr(&output)
+    );
     drop(taken);
     let output = ping(&url, &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains(&format!("xio serve {url}")), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains(&format!("xio serve {url}")),
+        "{}",
+        stderr(&output)
+    );
     for (args, part) in [
         (["ping", "tcp://nowhere.invalid:1"], "no address is known"),
         (["ping", "rdma://127.0.0.1:1"], "--features rdma"),
-        (["serve", "tcp://192.0.2.1:1"], "no interface of this machine"),
+        (
+            ["serve", "tcp://192.0.2.1:1"],
+            "no interface of this machine",
+        ),
     ] {
         let output = xio(&args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
-    let output = xio(&["ping", "tcp://127.0.0.1:1", "--header", "8", "--reply-size", "1"]);
-    assert!(stderr(&output).contains("--header has to be 24"), "{}", stderr(&output));
+    let output = xio(&[
+        "ping",
+        "tcp://127.0.0.1:1",
+        "--header",
+        "8",
+        "--reply-size",
+        "1",
+    ]);
+    assert!(
+        stderr(&output).contains("--header has to be 24"),
+        "{}",
+        stderr(&output)
+    );
 }

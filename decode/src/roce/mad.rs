@@ -61,7 +61,10 @@ impl Exchange {
             0x12 => Some("CM REJ datagrams"),
             0x13 => {
                 let client = self.requests.remove(&(to, from, word(body, 4)?));
-                if let Some(client) = client {
+                // Others are paired by their frames.
+                if let Some(client) = client
+                    && self.known.len() < 2 * STREAMS_MAX
+                {
                     let pair = self.pair(Dir::Unknown);
                     let server = word(body, 12)? >> 8;
                     self.known.insert((to, from, server), (pair, Dir::ToServer));

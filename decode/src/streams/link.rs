@@ -19,6 +19,7 @@ pub(crate) struct Common {
     pub(super) is_guessed: bool,
     /// What the client and the server announced.
     pub(super) announced: [Option<SetupParams>; 2],
+    /// Sockets have two ports, of which the server's is seen or guessed; bare bytes have none.
     knows_sides: bool,
 }
 
@@ -53,12 +54,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(
-        stream: u32,
-        knows_sides: bool,
-        message: Option<ConnectMessage>,
-        pair: Option<Pair>,
-    ) -> Self {
+    pub(super) fn new(stream: u32, message: Option<ConnectMessage>, pair: Option<Pair>) -> Self {
         let framing = message.map(|message| match message.sock {
             SocketKind::Single => Framing::TcpSingle,
             SocketKind::Control | SocketKind::Data => Framing::TcpDual,
@@ -69,7 +65,7 @@ impl Link {
                 framing,
                 is_guessed: false,
                 announced: [None; 2],
-                knows_sides: knows_sides || message.is_some(),
+                knows_sides: true,
             },
             main: Default::default(),
             data: Default::default(),

@@ -119,7 +119,7 @@ impl Streams {
         let link = self
             .links
             .entry(key)
-            .or_insert_with(|| Link::new(out.stream(), socket.knows_sides, found.message, pair));
+            .or_insert_with(|| Link::new(out.stream(), found.message, pair));
         if half.is_none()
             && let Some(pair) = pair
         {

@@ -41,8 +41,6 @@ pub(super) struct Socket {
     pub(super) ends: Ends,
     pub(super) client: SocketAddr,
     pub(super) server: SocketAddr,
-    /// Which of the two is the client was seen, not guessed.
-    pub(super) knows_sides: bool,
     dirs: [Reassembly; 2],
     syn: [Option<u32>; 2],
     is_reset: bool,
@@ -55,7 +53,6 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(ends: Ends, segment: &Segment<'_>) -> Self {
-        let knows_sides = segment.syn;
         let from_client = match (segment.syn, segment.ack) {
             (true, None) => true,
             (true, Some(_)) => false,
@@ -71,7 +68,6 @@ impl Socket {
             ends,
             client,
             server,
-            knows_sides,
             dirs: Default::default(),
             syn: [None; 2],
             is_reset: false,

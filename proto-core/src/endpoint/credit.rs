@@ -37,22 +37,42 @@ impl Nexus {
     pub(crate) fn aim_receives(&mut self, target: u16) {
         self.recv_target = target;
         self.recv_low = target.saturating_sub(batch(target));
-        self.recv_quiet = self.recv_low.max(target / 2);
         self.share_left = BATCH_MAX;
-        self.batch_left = 0;
+        self.set_batch(0);
         self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
     }
 
     /// Whether receives are to be posted, as far as the target tells.
     #[inline(always)]
     pub(crate) fn receive_due(&self) -> bool {
-        self.batch_left > 0 || (self.posted <= self.recv_quiet && self.batch_due())
+        self.may_want_receive() && (self.batch_left > 0 || self.batch_due())
+    }
+
+    /// Sets how many receives are left to be posted in a batch. As long as there are any, no number
+    /// of receives is enough.
+    #[inline(always)]
+    fn set_batch(&mut self, left: u16) {
+        self.batch_left = left;
+        self.recv_quiet = if left > 0 {
+            u16::MAX
+        } else {
+            self.recv_low.max(self.recv_target / 2)
+        };
+    }
+
+    /// A receive of the batch was posted.
+    #[inline(always)]
+    pub(crate) fn count_batch(&mut self) {
+        self.batch_left -= 1;
+        if self.batch_left == 0 {
+            self.set_batch(0);
+        }
     }
 
     /// Cheap, and wrong only in saying yes.
     #[inline(always)]
     pub(crate) fn may_want_receive(&self) -> bool {
-        self.posted <= self.recv_quiet || self.batch_left > 0
+        self.posted <= self.recv_quiet
     }
 
     /// Whether a batch of receives is to be begun.
@@ -64,19 +84,20 @@ impl Nexus {
             && (have <= self.recv_low || self.posted <= self.recv_target / 2)
     }
 
-    /// Begins a batch of receives if one is due, the share that was last worked out is good for
-    /// it, and so are the `spare` slots.
+    /// Begins a batch of receives if one is due, and the share that was last worked out is good
+    /// for it. More than it is `sure` of can only be had of the `spare` slots.
     #[inline(always)]
-    pub(crate) fn begin_batch(&mut self, spare: u32) -> bool {
+    pub(crate) fn begin_batch(&mut self, spare: u32, sure: u32) -> bool {
         if !self.batch_due() {
             return false;
         }
         let missing = self.receives_missing();
-        if missing > self.share_left || u32::from(missing) > spare {
+        let slots = u32::from(self.posted) + u32::from(self.held) + u32::from(missing);
+        if missing > self.share_left || (u32::from(missing) > spare && slots > sure) {
             return false;
         }
         self.share_left -= missing;
-        self.batch_left = missing;
+        self.set_batch(missing);
         true
     }
 
@@ -154,7 +175,6 @@ impl Nexus {
     pub(crate) fn may_have_work(&self) -> bool {
         self.may_need_receives()
             || (self.tx_head & self.rdma_head & self.ack_head) != NONE
-            || self.batch_left > 0
             || self.setup_due
     }
 }
@@ -270,9 +290,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             let row = self.nexus(n);
             // The share may be less than there is already.
-            row.batch_left = row.receives_missing();
-            row.share_left = row.share_left.saturating_sub(row.batch_left);
-            if row.batch_left == 0 {
+            let missing = row.receives_missing();
+            row.set_batch(missing);
+            row.share_left = row.share_left.saturating_sub(missing);
+            if missing == 0 {
                 return None;
             }
         }
@@ -300,7 +321,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = &mut tables.nexuses[n as usize];
         queue_push!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
         nexus.posted += 1;
-        nexus.batch_left -= 1;
+        nexus.count_batch();
         let priming = matches!(nexus.state, State::Priming | State::ServerPriming);
         self.transport(transport).cq_used += 1;
         if priming {

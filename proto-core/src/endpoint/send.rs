@@ -66,8 +66,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         recorded!(self, ReserveSlot { connection } => self.reserve_slot(connection));
         let c = self.find_connection(connection)?;
-        let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        let slot = self.lend_user_slot().inspect_err(|_| self.block(c))?;
         Ok(SlotId(slot))
     }
 
@@ -80,12 +79,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         recorded!(self, ReserveAnswerSlot { request } => self.reserve_answer_slot(request));
         let t = self.find_task(request)?;
         let c = self.task(t).connection;
-        let slot = self.take_answer_slot().inspect_err(|_| {
+        let slot = self.lend_answer_slot().inspect_err(|_| {
             if c != NONE {
                 self.block(c);
             }
         })?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
         Ok(SlotId(slot))
     }
 
@@ -621,6 +619,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.in_blocked = true;
             let q = &mut self.g.blocked;
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
+            self.g.waits = true;
         }
     }
 }

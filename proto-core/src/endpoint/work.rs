@@ -327,6 +327,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !self.nexus(n).wants_slot {
             self.nexus(n).wants_slot = true;
             self.g.slot_waiters += 1;
+            self.g.waits = true;
         }
     }
 
