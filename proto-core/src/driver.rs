@@ -10,8 +10,8 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::config::{ConnectOptions, ListenOptions, TransportLimits};
-use crate::endpoint::{Endpoint, Message, RequestOptions, SessionOpen, SessionTicket};
+use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory, TransportLimits};
+use crate::endpoint::{ConfigError, Endpoint, Message, RequestOptions, SessionOpen, SessionTicket};
 use crate::error::CommandError;
 use crate::event::{Data, Event};
 use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId, TransportId};
@@ -152,6 +152,8 @@ pub trait Driver {
     fn unhold(&mut self, _key: Key, _segments: &[Segment]) {}
     /// The buffers of these segments are in flight with a message.
     fn lend(&mut self, key: Key, task: TaskId, segments: &[Segment]);
+    /// The buffer is the endpoint's from now on, for good.
+    fn keep(&mut self, key: Key, buffer: BufferId);
     /// All buffers of a message are back.
     fn give_back(&mut self, key: Key, task: TaskId);
     /// An event of the endpoint's, unless the driver holds one that is older.
@@ -356,6 +358,47 @@ pub trait Driver {
             p.endpoint.provide(task, segments).map(|()| task)
         })?;
         Ok(())
+    }
+    /// Lends the endpoint memory for payloads, so many chunks of so many bytes, as
+    /// [`Endpoint::add_pool`]: connections with such a [policy](Self::set_policy) take theirs from
+    /// it and do not ask. Once, and for good.
+    ///
+    /// # Errors
+    /// As [`Endpoint::add_pool`], and when the driver has not so much memory.
+    fn add_pool(&mut self, chunk: u32, chunks: u16) -> Result<(), ConfigError> {
+        let bytes = chunk as usize * usize::from(chunks);
+        let none = |bound| ConfigError {
+            what: "bytes of a pool",
+            value: bytes as u64,
+            bound,
+        };
+        let buffer = self.allocate(bytes).map_err(|error| match error {
+            BufferError::NoRoom { have, .. } => none(have),
+            _ => none(0),
+        })?;
+        let first = self.segment(buffer, 0..bytes.min(1)).map_err(|_| none(0))?;
+        let transport = self.transport();
+        let memory = PoolMemory {
+            addr: first.addr,
+            lkey: first.lkey,
+            chunk,
+            chunks,
+        };
+        let added = self.with(Key(()), |p| p.endpoint.add_pool(transport, memory));
+        match added {
+            Ok(()) => self.keep(Key(()), buffer),
+            // It was never lent.
+            Err(_) => drop(self.free(buffer)),
+        }
+        added
+    }
+    /// As [`Endpoint::set_policy`].
+    fn set_policy(
+        &mut self,
+        connection: ConnectionId,
+        policy: ConnectionPolicy,
+    ) -> Result<(), CommandError> {
+        self.with(Key(()), |p| p.endpoint.set_policy(connection, policy))
     }
     /// As [`Endpoint::refuse`].
     fn refuse(&mut self, task: TaskId, status: u32) -> Result<(), CommandError> {

@@ -192,6 +192,13 @@ impl Driver for SimNode {
         }
     }
 
+    fn keep(&mut self, _: Key, id: BufferId) {
+        if let Ok(buffer) = self.idle(id) {
+            self.buffers[id.index()].lent += 1;
+            self.memory(|memory| memory.hold(buffer.lkey));
+        }
+    }
+
     fn give_back(&mut self, _: Key, task: TaskId) {
         for place in self.leases.remove(&task.index()).unwrap_or_default() {
             self.buffers[place].lent -= 1;

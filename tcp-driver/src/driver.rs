@@ -316,6 +316,10 @@ impl<T: Trace> Driver for TcpDriver<T> {
         self.core.pool.lend(task, segments);
     }
 
+    fn keep(&mut self, _: Key, buffer: BufferId) {
+        self.core.pool.keep(buffer);
+    }
+
     fn give_back(&mut self, _: Key, task: TaskId) {
         self.core.pool.give_back(task);
     }

@@ -337,6 +337,7 @@ impl Driver for Host {
         true
     }
     fn lend(&mut self, _: Key, _: TaskId, _: &[Segment]) {}
+    fn keep(&mut self, _: Key, _: BufferId) {}
     fn give_back(&mut self, _: Key, _: TaskId) {}
     fn poll(&mut self, _: Option<Duration>) -> Result<bool, Infallible> {
         Ok(false)
