@@ -6,18 +6,14 @@ use xio_proto::{
 };
 use xio_tests::pair::{Pair, SERVER};
 
-/// Two endpoints with a connection between them.
-fn connected() -> (Pair, [ConnectionId; 2]) {
-    let config = |i| Config::new(i, 64, 32);
-    let mut pair = Pair::rdma(config, &Pair::counts(&config(0)));
-    pair.listen(1);
+/// Starts a connection.
+fn dial(pair: &mut Pair) -> ConnectionId {
     let open = SessionOpen {
         uri: "rdma://10.0.0.2:7000/res",
         private: b"",
     };
     let side = &mut pair.sides[0];
-    let client = side
-        .endpoint
+    side.endpoint
         .connect(
             pair.now,
             side.transport,
@@ -26,7 +22,15 @@ fn connected() -> (Pair, [ConnectionId; 2]) {
             &ConnectOptions::new(5),
             &mut side.slots,
         )
-        .expect("room");
+        .expect("room")
+}
+
+/// Two endpoints with a connection between them.
+fn connected() -> (Pair, [ConnectionId; 2]) {
+    let config = |i| Config::new(i, 64, 32);
+    let mut pair = Pair::rdma(config, &Pair::counts(&config(0)));
+    pair.listen(1);
+    let client = dial(&mut pair);
     pair.run();
     let Some(Event::SessionRequest { session, .. }) = pair.sides[1].events.pop_front() else {
         panic!("nobody asked")
@@ -117,4 +121,35 @@ fn an_answer_that_never_left_owes_no_receipt() {
     );
     assert_eq!(pair.sides[1].endpoint.free_rows().rx_slots, 64);
     assert_eq!(pair.sides[1].endpoint.free_rows().tx_slots, free.tx_slots);
+}
+
+/// The slot of a message whose outcome nobody had heard was still counted to the transport
+/// connection when that was gone, and so to the next one with its place.
+#[test]
+fn unheard_outcomes_do_not_count_to_the_next_transport_connection() {
+    let (mut pair, [client, _]) = connected();
+    let endpoint = &mut pair.sides[0].endpoint;
+    endpoint
+        .send(client, &Message::default(), &RequestOptions::default())
+        .expect("room");
+    pair.run();
+    let Some(Event::Request { task, .. }) = pair.sides[1].events.pop_front() else {
+        panic!("no request")
+    };
+    let answer = Message::default();
+    pair.sides[1].deaf = true;
+    assert_eq!(pair.sides[1].endpoint.respond(task, &answer), Ok(()));
+    remove_device(&mut pair, 1);
+    let free = pair.sides[1].endpoint.free_rows();
+    assert_eq!(free.nexuses, 8, "the transport connection is gone");
+    assert_eq!(free.rx_slots, 63, "the message is not");
+    // Invariants are checked after each step of this.
+    dial(&mut pair);
+    pair.run();
+    assert_eq!(pair.sides[1].endpoint.free_rows().nexuses, 7);
+    pair.sides[1].deaf = false;
+    pair.run();
+    let failed = |event: &Event| matches!(event, Event::Failed { task: t, .. } if *t == task);
+    let heard = pair.sides[1].events.iter().filter(|event| failed(event));
+    assert_eq!(heard.count(), 1);
 }
