@@ -11,7 +11,7 @@ use crate::memory::{SlotId, Slots};
 use crate::output::Work;
 use crate::storage::Storage;
 use crate::trace::Trace;
-use crate::wire::peek_kind;
+use crate::wire::Kind;
 
 /// The first line of every method that changes an endpoint: for an observer that records, tells
 /// it the input, calls the method again with the observer held back, and tells what came of it.
@@ -267,7 +267,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes = head.of(slots.slot(SlotId(head.slot)));
         let view = self.s.view();
         let framing = view.nexuses[nexus.index()].framing;
-        if peek_kind(bytes, framing).is_ok_and(|(kind, _)| kind.is_application()) {
+        // Not `peek_kind`: data that lies elsewhere may be part of what the frame's length covers.
+        let word = bytes.get(4..).and_then(|rest| rest.first_chunk());
+        let word = word.map_or(0, |word| u32::from_be_bytes(*word));
+        if Kind::from_word(word, framing.dialect()).is_ok_and(Kind::is_application) {
             let own = self
                 .g
                 .config
