@@ -301,6 +301,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer = peer;
         row.framing = framing;
         row.frame_max = self.g.config.buffer_size;
+        let limits = &self.g.transports[usize::from(transport.0)].limits;
+        row.shared = framing == Framing::Rdma && limits.shared_receive_queue;
         self.g.receiving += u32::from(framing == Framing::Rdma);
         Ok(n)
     }
@@ -433,7 +435,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// When nothing of a draining nexus is out any more, it can be destroyed.
     pub(crate) fn check_drained(&mut self, n: u32) {
         let nexus = self.nexus(n);
-        let empty = nexus.posted == 0 && nexus.sq_used == 0;
+        let received = nexus.posted == 0 || (nexus.shared && nexus.received_all);
+        let empty = received && nexus.sq_used == 0;
         if nexus.state == State::Draining && empty && nexus.due == Due::Nothing {
             self.nexus_input(n, Input::Drained, None);
         }
@@ -456,7 +459,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn free_nexus(&mut self, n: u32) {
         self.lose_connections(n);
         self.flush_send_queue(n);
-        self.flush_receives(n);
+        if self.nexus(n).shared {
+            self.leave_receives(n);
+        } else {
+            self.flush_receives(n);
+        }
         self.close_sockets(n);
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);

@@ -24,7 +24,8 @@ const DEPTH_MAX: u16 = 256;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes a work completion. One that belongs to nothing that is posted is counted as stale
-    /// and ignored.
+    /// and ignored. Receives of a shared queue go to
+    /// [`handle_shared_completion`](Self::handle_shared_completion).
     #[inline]
     pub fn handle_completion(
         &mut self,

@@ -132,6 +132,12 @@ pub struct Nexus {
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
     pub(crate) peer_granted: bool,
+    /// Its receives are on a queue shared with others of its transport.
+    pub(crate) shared: bool,
+    /// Nothing of the shared queue completes for it any more.
+    pub(crate) received_all: bool,
+    /// Receives that peers took which were not theirs, and that are not posted anew yet.
+    pub(crate) robbed: u16,
     /// A batch of receives is being posted.
     pub(crate) refilling: bool,
     pub(crate) ack_head: u32,
@@ -219,6 +225,9 @@ impl Nexus {
         setup_work: false,
         peer_grant_small: false,
         peer_granted: false,
+        shared: false,
+        received_all: false,
+        robbed: 0,
         refilling: false,
         ack_head: NONE,
         ack_tail: NONE,

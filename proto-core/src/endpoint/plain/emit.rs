@@ -112,7 +112,7 @@ impl<T: Trace> Hot<'_, T> {
         let nexus = &mut self.nexuses[n as usize];
         let state = self.g.transport(nexus.transport);
         let have = nexus.receives();
-        let due = nexus.usual && have < nexus.recv_target;
+        let due = nexus.usual && have < nexus.recv_target && !nexus.shared;
         if !due || state.cq_used >= state.limits.cq_depth {
             return None;
         }
