@@ -255,6 +255,14 @@ pub enum Event {
         /// Its user value.
         user: u64,
     },
+    /// The device that a listener was on is gone, and the listener with it. What was accepted there
+    /// is told of by itself.
+    ListenerLost {
+        /// The listener.
+        listener: ListenerId,
+        /// Its user value.
+        user: u64,
+    },
     /// A listener could not be set up.
     ListenFailed {
         /// The listener.

@@ -378,6 +378,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let peer = Some(Reason::PeerClosed);
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
+            Kind::KeepaliveReq if self.asks_too_often(c) => {
+                let times = self.connection(c).asked_times.into();
+                return Ok(self.break_session(c, What::KeepaliveRate, 4, times));
+            }
             Kind::KeepaliveReq => {
                 self.connection(c).keepalive_rtid = ltid;
                 self.keepalive_asked(c);

@@ -279,6 +279,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.awaited.remove(what);
             return Ok(Some(c));
         }
+        let again = what == Awaited::KEEPALIVE && row.asked_again > 0;
+        if again && tid::matches(rtid, row.generation) && row.nexus == n {
+            row.asked_again -= 1;
+            return Ok(Some(c));
+        }
         if late { Ok(None) } else { Err(unknown) }
     }
 

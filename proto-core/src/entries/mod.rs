@@ -7,6 +7,7 @@ use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
+use crate::time::Instant;
 use crate::wire::{Framing, Kind};
 
 mod task;
@@ -23,6 +24,8 @@ pub struct Listener {
     pub(crate) next_free: u32,
     pub(crate) live: bool,
     pub(crate) failed: Option<i32>,
+    /// Its device is gone.
+    pub(crate) lost: bool,
     /// Control outputs not polled yet.
     pub(crate) due_listen: bool,
     pub(crate) due_unlisten: bool,
@@ -39,6 +42,7 @@ impl Listener {
         next_free: NONE,
         live: false,
         failed: None,
+        lost: false,
         due_listen: false,
         due_unlisten: false,
         transport: 0,
@@ -452,6 +456,13 @@ pub struct Connection {
     pub(crate) timer: u32,
     pub(crate) keepalive_timer: u32,
 
+    /// Keepalives of the peer: how many came, since when, and the numbers of our frames then.
+    pub(crate) asked_times: u8,
+    pub(crate) asked_since: Instant,
+    pub(crate) asked_at: (u16, u16),
+    /// Questions that were repeated, as their answers could not be read: those may come too.
+    pub(crate) asked_again: u8,
+
     // Memory for payloads.
     pub(crate) policy: ConnectionPolicy,
     /// Bytes of chunks that its messages have.
@@ -531,6 +542,10 @@ impl Connection {
         heard: false,
         timer: NONE,
         keepalive_timer: NONE,
+        asked_times: 0,
+        asked_since: Instant::ZERO,
+        asked_at: (0, 0),
+        asked_again: 0,
         policy: ConnectionPolicy::ASK,
         pool_bytes: 0,
         pool_head: NONE,
