@@ -170,6 +170,8 @@ pub struct Pair {
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
+    /// Addresses that cannot be resolved.
+    pub unreachable: Vec<SocketAddr>,
     /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
     /// as a queue completes in order.
     pub slow_reads: bool,
@@ -199,6 +201,7 @@ impl Pair {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
             tamper: None,
+            unreachable: Vec::new(),
             check_every: 1,
             rounds: 0,
             slow_reads: false,
@@ -297,6 +300,10 @@ impl Pair {
 
     fn control(&mut self, i: usize, control: Control) {
         match control {
+            Control::ResolveAddress { nexus, peer, .. } if self.unreachable.contains(&peer) => {
+                let failed = CmEvent::failed(CmKind::AddrError, -110);
+                self.sides[i].endpoint.handle_cm(self.now, nexus, failed);
+            }
             Control::ResolveAddress { nexus, .. } => self.cm(i, nexus, CmKind::AddrResolved),
             Control::ResolveRoute { nexus, .. } => self.cm(i, nexus, CmKind::RouteResolved),
             Control::CreateQueuePair { nexus } => {

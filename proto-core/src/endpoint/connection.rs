@@ -123,6 +123,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let s = row.session;
         row.reported_up = true;
+        self.drop_portals(c);
         let session = self.session(s);
         let peer = (
             session.peer_id,
@@ -154,9 +155,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A connection's deadline: of setup, FIN or time-wait, by state.
     pub(crate) fn connection_deadline(&mut self, c: u32) {
+        // Without a transport connection it was the user who did not say where a portal is.
+        if self.connection(c).nexus != NONE && self.try_next_portal(c) {
+            return;
+        }
         let row = self.connection(c);
         let step = match row.state {
-            State::SetupSent | State::HelloSent | State::Leaving => Step::SessionSetup,
+            State::Opening | State::SetupSent | State::HelloSent | State::Leaving => {
+                Step::SessionSetup
+            }
             State::TimeWait => {
                 // The peer waits for our last answer: a while is spent on getting it out.
                 let pending = !row.frames.is_empty() || row.control_work > 0;
@@ -276,6 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let request = core::mem::replace(&mut self.session(request_of).request, NONE);
             self.drop_incoming(request);
         }
+        self.drop_portals(c);
         self.leave_nexus(c);
         // Nothing below may settle it before all of it is done.
         self.connection(c).held += 1;
@@ -342,6 +350,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // Ending one can end others, so the list is looked at afresh each time.
         while let Some(c) = self.first_living(n) {
             let violation = matches!(reason, Reason::Violation(_));
+            if !violation && self.try_next_portal(c) {
+                continue;
+            }
             let input = if violation {
                 Input::Broken
             } else {

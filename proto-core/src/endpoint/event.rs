@@ -156,7 +156,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn connection_event_due(&mut self, c: u32) -> Option<Event> {
         let row = self.connection(c);
         let first = ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED;
-        let event = if row.events.intersects(first) {
+        let event = if row.events.contains(ConnectionEvents::PORTALS) {
+            Some(self.portals_event(c))
+        } else if row.events.intersects(first) {
             Some(self.opening_event(c))
         } else if row.ev_head != NONE {
             self.next_task_event(c)

@@ -23,6 +23,7 @@ mod message;
 mod outcome;
 mod plain;
 mod pool;
+mod portal;
 mod receive;
 mod rendezvous;
 mod send;

@@ -1,7 +1,7 @@
 //! Completions and the frames in them: whose they are, and what that frame may be now.
 
 use super::Endpoint;
-use super::session::{Keep, PortalBuffer};
+use super::session::Keep;
 use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
@@ -241,14 +241,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 }
                 match kind {
                     Kind::MsgRsp | Kind::OneWayRsp => self.on_response(n, slot, &response),
-                    Kind::SessionSetupRsp => {
-                        let mut portal = PortalBuffer::EMPTY;
-                        let keep = self.on_setup_response(n, slot, &response, &mut portal)?;
-                        if let Some(c) = portal.connection() {
-                            self.move_connection(c, &portal, slots);
-                        }
-                        Ok(keep)
-                    }
+                    Kind::SessionSetupRsp => self.on_setup_response(n, slot, &response),
                     _ => self.on_control_response(n, &response),
                 }
             }

@@ -2,6 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use arrayvec::ArrayVec;
+
 use crate::config::ConnectionPolicy;
 use crate::error::Reason;
 use crate::ids::NONE;
@@ -293,6 +295,21 @@ pub struct Session {
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
+    /// Client: where to go on if the present portal fails.
+    pub(crate) alternates: ArrayVec<Portal, PORTALS_TRIED>,
+}
+
+/// Portals whose addresses are remembered at once.
+pub(crate) const PORTALS_TRIED: usize = 4;
+
+/// Where a session may go on.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Portal {
+    pub(crate) peer: SocketAddr,
+    pub(crate) transport: u8,
+    /// Its place in the list, and the bytes of its text.
+    pub(crate) index: u16,
+    pub(crate) len: u16,
 }
 
 impl Session {
@@ -324,6 +341,7 @@ impl Session {
         event_next: NONE,
         in_events: false,
         timer: NONE,
+        alternates: ArrayVec::new_const(),
     };
 }
 
@@ -358,6 +376,7 @@ bitflags::bitflags! {
         const FAILED = 2;
         const WRITABLE = 4;
         const CLOSED = 8;
+        const PORTALS = 16;
     }
 }
 
@@ -435,6 +454,20 @@ pub struct Connection {
     pub(crate) in_blocked: bool,
     /// Waits for room in its own queue.
     pub(crate) wants_writable: bool,
+    /// The answer whose portals are being tried, where their list lies in it, and the one tried
+    /// now: its text goes into the setup.
+    pub(crate) portals_slot: u32,
+    pub(crate) portals_at: u16,
+    pub(crate) portals_len: u16,
+    pub(crate) portals: u16,
+    pub(crate) portal: u16,
+    pub(crate) portal_len: u16,
+    /// Portals whose address this side cannot read.
+    pub(crate) unresolved: u16,
+    /// Portals on sockets are reached as the server was.
+    pub(crate) dual_stream: bool,
+    /// Of the URI in the setup that the user gave.
+    pub(crate) uri_len: u16,
     /// Receive task that holds the private data of the setup answer.
     pub(crate) setup_task: u32,
     pub(crate) ev_head: u32,
@@ -527,6 +560,15 @@ impl Connection {
         blocked_next: NONE,
         in_blocked: false,
         wants_writable: false,
+        portals_slot: NONE,
+        portals_at: 0,
+        portals_len: 0,
+        portals: 0,
+        portal: 0,
+        portal_len: 0,
+        unresolved: 0,
+        dual_stream: false,
+        uri_len: 0,
         setup_task: NONE,
         ev_head: NONE,
         ev_tail: NONE,
