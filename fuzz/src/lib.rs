@@ -16,7 +16,11 @@ use xio_proto::wire::{Bounds, Framing};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: &[Target] = &[("wire_rdma", wire_rdma), ("wire_tcp", wire_tcp)];
+pub const TARGETS: &[Target] = &[
+    ("decode", decode),
+    ("wire_rdma", wire_rdma),
+    ("wire_tcp", wire_tcp),
+];
 
 /// A frame is judged under each of these: so narrow that short inputs reach every limit, what
 /// libxio announces if it is not configured, and the widest that can be announced.
@@ -65,5 +69,26 @@ pub fn wire_tcp(data: &[u8]) {
         for bounds in &BOUNDS {
             streams.clone().run(bounds);
         }
+    }
+}
+
+/// The input is a file that somebody wants decoded: a capture, hex text, bytes.
+///
+/// It is refused, or something is told of it: never more often than it has bytes, and nothing that
+/// cannot be shown.
+pub fn decode(data: &[u8]) {
+    let mut told = 0;
+    let result = xio_decode::decode(data, xio_decode::Options::default(), |item| {
+        told += 1;
+        assert_eq!(item.n, told);
+        assert!(xio_decode::text(item).ends_with('\n'));
+        let json = xio_decode::json(item);
+        assert!(json.starts_with('{') && json.ends_with('}'));
+        Ok(())
+    });
+    assert!(told <= data.len() as u64);
+    if let Ok(summary) = result {
+        assert!(summary.frames <= told && summary.malformed <= summary.frames);
+        assert!(!summary.to_string().is_empty());
     }
 }

@@ -69,6 +69,29 @@ impl CmKind {
             other => Self::Unknown(other),
         }
     }
+
+    /// Inverse of [`from_number`](Self::from_number).
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::AddrResolved => 0,
+            Self::AddrError => 1,
+            Self::RouteResolved => 2,
+            Self::RouteError => 3,
+            Self::ConnectRequest => 4,
+            Self::ConnectResponse => 5,
+            Self::ConnectError => 6,
+            Self::Unreachable => 7,
+            Self::Rejected => 8,
+            Self::Established => 9,
+            Self::Disconnected => 10,
+            Self::DeviceRemoval => 11,
+            Self::MulticastJoin => 12,
+            Self::MulticastError => 13,
+            Self::AddrChange => 14,
+            Self::TimewaitExit => 15,
+            Self::Unknown(other) => other,
+        }
+    }
 }
 
 /// An event of the communication manager (or what a socket driver makes of its sockets).

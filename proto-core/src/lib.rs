@@ -37,6 +37,11 @@
 //! time, changes nothing. A work request that was polled is posted, or reported with
 //! [`handle_post_failed`](Endpoint::handle_post_failed).
 //!
+//! **Everything that enters is an [`Input`].** Each method of kinds 2 to 4 (but `poll_timeout`, which
+//! changes nothing) has a variant with its parameters; [`apply`](Endpoint::apply) calls the method of
+//! a variant, and a [`Trace`] that records is told the variant of every method called, and what it
+//! returned. Inputs have bytes (18), so a run can be written down and run again.
+//!
 //! **Sockets.** A driver of sockets asks [`stream_want`](Endpoint::stream_want) what the next bytes
 //! of a socket are before each read, and passes them to
 //! [`handle_stream_bytes`](Endpoint::handle_stream_bytes), or their number to
@@ -110,12 +115,14 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod driver;
 mod endpoint;
 mod entries;
 mod error;
 mod event;
 mod ids;
 mod input;
+mod inputs;
 mod memory;
 mod mutant;
 mod output;
@@ -133,6 +140,7 @@ pub use config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
     Rendezvous, TransportLimits,
 };
+pub use driver::Driver;
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
@@ -140,6 +148,10 @@ pub use ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,
 };
 pub use input::{CmEvent, CmKind, Completion, KeyEvent};
+pub use inputs::{
+    Applied, Bytes, DecodeError, EncodeError, Input, Malformed, PORTALS_MAX, SEGMENTS_MAX, Scratch,
+    Start,
+};
 pub use memory::{SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots, Span};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;

@@ -3,7 +3,8 @@
 use core::fmt;
 use std::collections::VecDeque;
 
-use xio_proto::{CmKind, MACHINES, WorkStatus};
+use xio_proto::{Applied, CmKind, Input, MACHINES, WorkStatus};
+use xio_record::{Recorder, Tape};
 
 /// What a line is about.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -26,6 +27,8 @@ pub enum Object {
     Connection(u32),
     /// A task of the core.
     Task(u32),
+    /// A socket of the core.
+    Stream(u32),
     /// An actor of the workload.
     Actor(u32),
 }
@@ -42,6 +45,7 @@ impl Object {
             Self::Session(n) => ("session", n),
             Self::Connection(n) => ("conn", n),
             Self::Task(n) => ("task", n),
+            Self::Stream(n) => ("stream", n),
             Self::Actor(n) => ("actor", n),
         }
     }
@@ -57,6 +61,7 @@ impl Object {
             Self::Connection(_) => 7,
             Self::Task(_) => 8,
             Self::Actor(_) => 9,
+            Self::Stream(_) => 10,
         };
         kind << 32 | self.parts().1 as u64
     }
@@ -129,6 +134,7 @@ acts! {
     ResetSent = "reset" ("");
     FrameDone = "frame written" ("wr", "bytes");
     Closed = "closed" ("");
+    ShutDown = "shut down" ("");
     Transition = "transition" ("step");
     Input = "input" ("kind", "value");
     Control = "control" ("kind", "value");
@@ -368,13 +374,14 @@ impl fmt::Display for TransitionStep {
 
 /// Observes a core: counts every transition and every mark, and keeps transitions for the trace
 /// when asked to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MarkTrace {
     /// Per machine: how often each (state, input) was taken.
     taken: [Vec<u32>; MACHINES.len()],
     marks: Vec<(&'static str, u64)>,
     logging: bool,
     log: Vec<(u32, TransitionStep)>,
+    recorder: Option<Box<Recorder<Tape>>>,
 }
 
 impl Default for MarkTrace {
@@ -391,7 +398,16 @@ impl MarkTrace {
             marks: Vec::new(),
             logging: false,
             log: Vec::new(),
+            recorder: None,
         }
+    }
+    /// Records inputs from now on, which is the beginning.
+    pub fn record(&mut self, recorder: Recorder<Tape>) {
+        self.recorder = Some(Box::new(recorder));
+    }
+    /// What records, if something does.
+    pub fn recorder(&mut self) -> Option<&mut Recorder<Tape>> {
+        self.recorder.as_deref_mut()
     }
     /// Turns the log of transitions on or off.
     pub fn set_logging(&mut self, on: bool) {
@@ -449,6 +465,21 @@ impl MarkTrace {
 }
 
 impl xio_proto::Trace for MarkTrace {
+    const RECORDS: bool = true;
+
+    fn is_recording(&self) -> bool {
+        self.recorder.is_some()
+    }
+    fn input(&mut self, input: &Input<'_>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.input(input);
+        }
+    }
+    fn output(&mut self, applied: &Applied, frame: &[u8]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.output(applied, frame);
+        }
+    }
     fn transition(&mut self, machine: u8, index: u32, state: u8, input: u8, next: u8) {
         let number = usize::from(machine);
         let inputs = MACHINES[number].inputs.len();
@@ -517,7 +548,8 @@ mod tests {
         let row = &MACHINES[0].rows[0];
         a.transition(0, 7, row.from, row.input, row.next);
         a.mark("x");
-        let mut b = a.clone();
+        let mut b = MarkTrace::new();
+        b.merge(&a);
         b.mark("y");
         b.merge(&a);
         assert_eq!(b.taken(0, row.from, row.input), 2);

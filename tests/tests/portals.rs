@@ -180,7 +180,7 @@ fn a_portal_with_a_name_waits_for_the_user_who_knows_it() {
     let peer = SERVER.parse().unwrap();
     let mut resolve = |index, peer| {
         side.endpoint
-            .resolve_portal(now, client, index, peer, &side.slots)
+            .resolve_portal(now, client, index, peer, &mut side.slots)
     };
     assert!(matches!(resolve(3, peer), Err(CommandError::BadValue(_))));
     assert_eq!(resolve(2, peer), Err(CommandError::BadAddress));
@@ -196,7 +196,7 @@ fn a_portal_with_a_name_waits_for_the_user_who_knows_it() {
     let (side, now) = (&mut world.sides[0], world.now);
     let late = side
         .endpoint
-        .resolve_portal(now, client, 0, peer, &side.slots);
+        .resolve_portal(now, client, 0, peer, &mut side.slots);
     assert!(matches!(late, Err(CommandError::WrongState(_))), "{late:?}");
     close(&mut world, client, free);
 }

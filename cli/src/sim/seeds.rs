@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use anyhow::{Context as _, Result};
+use xio_record::Tape;
 use xio_sim::Tracer;
 use xio_sim::scenario::{self, Options, Report};
 
@@ -71,6 +72,20 @@ impl Runner {
             let mut open = true;
             tracer.print_to(move |record| open = open && writeln!(sink, "{record}").is_ok());
         })
+    }
+
+    /// Runs a seed and returns, too, what entered the endpoint of the given number.
+    pub(super) fn run_recorded(&self, seed: u64, endpoint: usize) -> (Outcome, Vec<u8>) {
+        let options = if self.steps == 0 {
+            self.of(seed)
+        } else {
+            self.search(seed).0
+        };
+        // A panic ends the world, not what was recorded of it.
+        let tape = Tape::new();
+        let record = Some((endpoint, tape.clone()));
+        let run = || scenario::run_recorded(&options, |_| {}, record);
+        (caught(run), tape.bytes())
     }
 
     /// Runs the seeds on `jobs` threads, and hands over what came of each in their order.
@@ -157,8 +172,11 @@ pub(super) fn keep_panics_quiet() {
 
 /// Runs a world once; a panic inside is an outcome too.
 fn attempt(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Outcome {
-    let run = AssertUnwindSafe(|| scenario::run_with(options, prepare));
-    match catch_unwind(run) {
+    caught(|| scenario::run_with(options, prepare))
+}
+
+fn caught(run: impl FnOnce() -> Report) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(report) => Outcome::Done(Box::new(report)),
         Err(payload) => Outcome::Panicked(message(payload.as_ref())),
     }

@@ -10,6 +10,7 @@ use crate::entries::{Due, Listener, Nexus, SlotUse};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
+use crate::inputs::recorded;
 use crate::output::{ConnectParams, Control, PrivateData};
 use crate::state::nexus::{self, Action, Input, State};
 use crate::storage::Storage;
@@ -67,6 +68,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes an event of the communication manager. One of a nexus whose life is over is counted
     /// and ignored, and so is one that means nothing in the nexus's state.
     pub fn handle_cm(&mut self, now: Instant, nexus: NexusId, event: CmEvent<'_>) {
+        recorded!(self, Cm { now, nexus, event } => self.handle_cm(now, nexus, event));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
@@ -95,6 +97,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         transport: TransportId,
         request: &ConnectRequest<'_>,
     ) -> Result<NexusId, Reason> {
+        recorded!(self, ConnectRequest { now, transport, request: *request } => self.handle_connect_request(now, transport, request));
         self.set_now(now);
         // Sockets come one by one, and are no connection before they have said what they are.
         if request.framing != Framing::Rdma {
@@ -146,6 +149,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word that a queue pair (or sockets) could be made, or its error number.
     pub fn handle_queue_pair(&mut self, now: Instant, nexus: NexusId, made: Result<(), i32>) {
+        recorded!(self, QueuePair { now, nexus, made } => self.handle_queue_pair(now, nexus, made));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
@@ -164,6 +168,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the driver's word that it failed on a nexus (an asynchronous event of its queue
     /// pair, a control output that could not be carried out).
     pub fn handle_driver_failed(&mut self, now: Instant, nexus: NexusId, reason: Reason) {
+        recorded!(self, DriverFailed { now, nexus, reason } => self.handle_driver_failed(now, nexus, reason));
         self.set_now(now);
         if let Some(n) = self.find_nexus(nexus) {
             self.nexus_input(n, Input::DriverFailed, Some(reason));
@@ -174,6 +179,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word that a listener could not be set up.
     pub fn handle_listen_failed(&mut self, now: Instant, listener: ListenerId, error: i32) {
+        recorded!(self, ListenFailed { now, listener, error } => self.handle_listen_failed(now, listener, error));
         self.set_now(now);
         if let Some(l) = self.live_listener(listener) {
             l.failed = Some(error);
@@ -186,6 +192,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// (`RDMA_CM_EVENT_DEVICE_REMOVAL` on its id); the driver has let go of it already. Nobody can
     /// connect there any more. One that is not listening is counted and ignored.
     pub fn handle_listener_lost(&mut self, now: Instant, listener: ListenerId) {
+        recorded!(self, ListenerLost { now, listener } => self.handle_listener_lost(now, listener));
         self.set_now(now);
         if let Some(l) = self.live_listener(listener) {
             l.live = false;
@@ -206,6 +213,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the driver's word that a queue pair is destroyed: nothing of it is touched any
     /// more, so everything still out comes back now.
     pub fn handle_destroyed(&mut self, now: Instant, nexus: NexusId) {
+        recorded!(self, Destroyed { now, nexus } => self.handle_destroyed(now, nexus));
         self.set_now(now);
         if let Some(n) = self.find_nexus(nexus) {
             self.nexus_input(n, Input::Destroyed, None);
@@ -318,9 +326,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer = peer;
         row.framing = framing;
         row.frame_max = self.g.config.buffer_size;
-        let limits = &self.g.transports[usize::from(transport.0)].limits;
-        row.shared = framing == Framing::Rdma && limits.shared_receive_queue;
-        self.g.receiving += u32::from(framing == Framing::Rdma);
+        let receiving = self.g.receiving + u32::from(framing == Framing::Rdma);
+        self.g.set_receiving(receiving, t.nexuses.len());
         Ok(n)
     }
 
@@ -452,8 +459,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// When nothing of a draining nexus is out any more, it can be destroyed.
     pub(crate) fn check_drained(&mut self, n: u32) {
         let nexus = self.nexus(n);
-        let received = nexus.posted == 0 || (nexus.shared && nexus.received_all);
-        let empty = received && nexus.sq_used == 0;
+        let empty = nexus.posted == 0 && nexus.sq_used == 0;
         if nexus.state == State::Draining && empty && nexus.due == Due::Nothing {
             self.nexus_input(n, Input::Drained, None);
         }
@@ -476,7 +482,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn free_nexus(&mut self, n: u32) {
         self.lose_connections(n);
         self.flush_send_queue(n);
-        if self.nexus(n).shared {
+        if self.is_shared(n) {
             self.leave_receives(n);
         } else {
             self.flush_receives(n);
@@ -488,9 +494,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
-        self.g.receiving -= u32::from(rdma);
+        let receiving = self.g.receiving - u32::from(rdma);
         self.leave_ready(n);
         let t = self.s.tables();
+        self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
     }
 
@@ -551,6 +558,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next action for a driver, or `None` when there is nothing to do for now.
     #[must_use]
     pub fn poll_control(&mut self, transport: TransportId) -> Option<Control> {
+        recorded!(self, PollControl { transport } => self.poll_control(transport));
         if let Some(control) = self.poll_listeners(transport) {
             return Some(control);
         }

@@ -7,6 +7,7 @@ use crate::config::{ConnectOptions, ListenOptions};
 use crate::entries::{Connection, Frames, Listener, Session};
 use crate::error::{CommandError, Length, Reason, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
+use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
 use crate::output::Control;
 use crate::state::connection::{self, Input};
@@ -32,6 +33,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         address: SocketAddr,
         options: &ListenOptions,
     ) -> Result<ListenerId, CommandError> {
+        recorded!(self, Listen { transport, address, options: *options } => self.listen(transport, address, options));
         self.known_transport(transport)?;
         let t = self.s.tables();
         let l = self
@@ -60,6 +62,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`.
     pub fn unlisten(&mut self, listener: ListenerId) -> Result<(), CommandError> {
+        recorded!(self, Unlisten { listener } => self.unlisten(listener));
         let row = self.s.tables().listeners.get_mut(listener.index());
         match row {
             Some(l) if l.live && l.generation == listener.generation() => {
@@ -126,6 +129,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &ConnectOptions,
         slots: &mut impl Slots,
     ) -> Result<ConnectionId, CommandError> {
+        recorded!(self, Connect { now, transport, peer, setup: *setup, options: *options } => self.connect(now, transport, peer, setup, options, slots));
         self.set_now(now);
         self.known_transport(transport)?;
         if peer.port() == 0 {
@@ -297,6 +301,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         private: &[u8],
         slots: &mut impl Slots,
     ) -> Result<ConnectionId, CommandError> {
+        recorded!(self, Accept { now, session, user, portals, private } => self.accept(now, session, user, portals, private, slots));
         self.set_now(now);
         let (s, c) = self.asked_session(session)?;
         let payload = SessionSetupResponse::Accept {
@@ -337,6 +342,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         private: &[u8],
         slots: &mut impl Slots,
     ) -> Result<(), CommandError> {
+        recorded!(self, Reject { now, session, reason, private } => self.reject(now, session, reason, private, slots));
         self.set_now(now);
         let (s, c) = self.asked_session(session)?;
         let session_id = self.session(s).own_id;
@@ -362,6 +368,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         portals: &[&[u8]],
         slots: &mut impl Slots,
     ) -> Result<(), CommandError> {
+        recorded!(self, Redirect { now, session, portals } => self.redirect(now, session, portals, slots));
         self.set_now(now);
         if portals.is_empty() {
             return Err(CommandError::BadValue("redirection without portals"));
@@ -423,6 +430,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`; closing twice is no error and changes nothing.
     pub fn close(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CommandError> {
+        recorded!(self, Close { now, connection } => self.close(now, connection));
         self.set_now(now);
         let c = self.find_connection(connection)?;
         self.connection_input(c, Input::Close, Some(Reason::Closed));
@@ -435,6 +443,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`; aborting what is over already changes nothing.
     pub fn abort(&mut self, now: Instant, connection: ConnectionId) -> Result<(), CommandError> {
+        recorded!(self, Abort { now, connection } => self.abort(now, connection));
         self.set_now(now);
         let c = self.find_connection(connection)?;
         let n = self.connection(c).nexus;

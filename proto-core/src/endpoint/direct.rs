@@ -6,6 +6,7 @@ use crate::entries::{Direct, Due, Ending, Region, TaskFlags, WorkEntry, WorkKind
 use crate::error::{CommandError, Failure, Length, Resource, WorkStatus};
 use crate::event::Event;
 use crate::ids::{ConnectionId, NONE, RegionId, TaskId, TransportId};
+use crate::inputs::recorded;
 use crate::memory::{ListKind, Segment, SegmentSpan};
 use crate::output::{Access, Control, Work};
 use crate::state::task::{Action, Input, State};
@@ -41,6 +42,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         user: u64,
         deadline: Option<Instant>,
     ) -> Result<TaskId, CommandError> {
+        recorded!(self, Read { connection, local, remote: *remote, user, deadline } => self.read(connection, local, remote, user, deadline));
         self.submit_direct(Direct::Read, connection, local, remote, user, deadline)
     }
 
@@ -57,6 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         user: u64,
         deadline: Option<Instant>,
     ) -> Result<TaskId, CommandError> {
+        recorded!(self, Write { connection, local, remote: *remote, user, deadline } => self.write(connection, local, remote, user, deadline));
         self.submit_direct(Direct::Write, connection, local, remote, user, deadline)
     }
 
@@ -227,6 +230,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         access: Access,
         user: u64,
     ) -> Result<RegionId, CommandError> {
+        recorded!(self, Register { transport, addr, len, access, user } => self.register(transport, addr, len, access, user));
         self.known_transport(transport)?;
         if self.transport(transport.0).limits.dialect == crate::wire::Dialect::Tcp {
             return Err(CommandError::NotSupported);
@@ -262,6 +266,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`, or `WrongState` when it is not ready or being revoked.
     pub fn revoke(&mut self, region: RegionId) -> Result<(), CommandError> {
+        recorded!(self, Revoke { region } => self.revoke(region));
         let row = self.region(region).ok_or(CommandError::Unknown)?;
         if row.due != Due::Nothing || !row.ready || row.revoking {
             return Err(CommandError::WrongState("region is not in use"));
@@ -279,6 +284,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word on a registration: local and remote key, or its error number.
     pub fn handle_region(&mut self, now: Instant, region: RegionId, keys: Result<(u32, u32), i32>) {
+        recorded!(self, Region { now, region, keys } => self.handle_region(now, region, keys));
         self.set_now(now);
         let Some(row) = self.region(region).filter(|row| !row.ready) else {
             self.g.counters.stale += 1;
@@ -293,6 +299,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes the driver's word that a region's keys are worth nothing any more.
     pub fn handle_region_revoked(&mut self, now: Instant, region: RegionId) {
+        recorded!(self, RegionRevoked { now, region } => self.handle_region_revoked(now, region));
         self.set_now(now);
         let Some(row) = self.region(region).filter(|row| row.revoking) else {
             self.g.counters.stale += 1;

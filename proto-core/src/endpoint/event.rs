@@ -4,6 +4,7 @@ use super::Endpoint;
 use crate::entries::{Connection, ConnectionEvents, Direct, Ending, Task, TaskEvents, TaskFlags};
 use crate::event::{Data, Event, Receipt};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TaskId};
+use crate::inputs::recorded;
 use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
@@ -19,6 +20,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        recorded!(self, PollEvent {} => self.poll_event());
         // Nothing to tell is the common answer, and is given without a call.
         let rare = self.g.rare_events;
         if self.g.connection_events.is_empty() && !rare {

@@ -3,8 +3,11 @@
 use core::net::SocketAddr;
 
 use super::Endpoint;
+use crate::config::TransportLimits;
+use crate::entries::SlotUse;
 use crate::error::CommandError;
-use crate::ids::{ConnectionId, NONE, NexusId, SessionId};
+use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TransportId};
+use crate::memory::SlotId;
 use crate::state::connection;
 use crate::storage::Storage;
 use crate::trace::Trace;
@@ -143,7 +146,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sessions: g.sessions.free(),
             connections: g.connections.free(),
             tasks: g.tasks.free(),
-            rx_slots: g.rx_slots.free() + self.spare_receives(),
+            rx_slots: g.rx_slots.free() + self.shared_spares(),
             tx_slots: g.tx_slots.free(),
             work: g.work.free(),
             sockets: g.sockets.free(),
@@ -152,6 +155,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             chunks: g.chunks.free(),
             armed: g.timers,
         }
+    }
+
+    /// What the driver of a transport said that it can do; a transport that was never added can do
+    /// what sockets can.
+    pub fn limits(&self, transport: TransportId) -> TransportLimits {
+        let state = self.g.transports.get(usize::from(transport.0));
+        state.map_or_else(TransportLimits::tcp, |state| state.limits)
+    }
+
+    /// Whether the user holds this slot for sending, from
+    /// [`reserve_slot`](Self::reserve_slot) to the command that takes it.
+    pub fn is_reserved(&self, slot: SlotId) -> bool {
+        let row = self.s.view().slots.get(slot.0 as usize);
+        row.is_some_and(|row| row.usage == SlotUse::Reserved)
     }
 
     /// What is known of a connection.

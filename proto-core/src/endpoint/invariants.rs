@@ -49,6 +49,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_chunks(&view);
         self.check_shared(&view);
         self.check_timers(&view);
+        assert!(
+            self.g.waits || !self.g.has_lines(),
+            "a line that nobody knows of"
+        );
     }
 
     /// The rows that are in use, for the message of a test that expected none.
@@ -192,7 +196,7 @@ fn check_nexus(view: &View<'_>, n: u32) {
     // A frame that is not understood uses a receive without being taken; the nexus ends with it.
     let up = matches!(nexus.state, NexusState::Online | NexusState::Idle);
     assert!(
-        !up || nexus.granted <= nexus.posted + nexus.robbed,
+        !up || nexus.granted <= nexus.posted + u16::from(nexus.robbed),
         "nexus {n} granted what is not posted"
     );
     let held = view

@@ -10,6 +10,7 @@ use crate::config::{ConnectionPolicy, PoolMemory, Rendezvous};
 use crate::entries::{Extent, SegmentList, TaskFlags};
 use crate::error::CommandError;
 use crate::ids::{ConnectionId, NONE, TransportId};
+use crate::inputs::recorded;
 use crate::memory::{SEGMENTS_INLINE, Segment};
 use crate::state::connection::State;
 use crate::storage::Storage;
@@ -234,6 +235,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         transport: TransportId,
         memory: PoolMemory,
     ) -> Result<(), ConfigError> {
+        recorded!(self, AddPool { transport, memory } => self.add_pool(transport, memory));
         let bad = |what, value, bound| Err(ConfigError { what, value, bound });
         let known = self.known_transport(transport).is_ok();
         if !known || self.g.chunks.pool(transport.0).memory.chunks > 0 {
@@ -273,6 +275,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         connection: ConnectionId,
         policy: ConnectionPolicy,
     ) -> Result<(), CommandError> {
+        recorded!(self, SetPolicy { connection, policy } => self.set_policy(connection, policy));
         let c = self.find_connection(connection)?;
         self.connection(c).policy = policy;
         self.line_up(c);

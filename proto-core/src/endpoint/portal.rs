@@ -13,6 +13,7 @@ use crate::entries::{Awaited, Connection, ConnectionEvents, Frames, Portal, Task
 use crate::error::{CommandError, Reason, Resource};
 use crate::event::Event;
 use crate::ids::{ConnectionId, NONE, TransportId};
+use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots, Span};
 use crate::state::connection::{Input, State};
 use crate::state::task;
@@ -239,8 +240,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         connection: ConnectionId,
         index: u16,
         peer: SocketAddr,
-        slots: &impl Slots,
+        slots: &mut impl Slots,
     ) -> Result<(), CommandError> {
+        recorded!(self, ResolvePortal { now, connection, index, peer } => self.resolve_portal(now, connection, index, peer, slots));
         self.set_now(now);
         let c = self.find_connection(connection)?;
         let row = self.connection(c);

@@ -6,6 +6,7 @@ use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
+use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
 use crate::mutant::mutated;
 use crate::state::connection::{Input as ConnectionInput, State};
@@ -33,6 +34,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         completion: Completion,
         slots: &mut impl Slots,
     ) {
+        recorded!(self, Completion { now, completion, frame: self.received_frame(completion, slots) } => self.handle_completion(now, completion, slots));
         self.set_now(now);
         if completion.wr.is_recv() {
             self.received(completion, slots);

@@ -9,6 +9,7 @@ use crate::entries::{
 };
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
+use crate::inputs::recorded;
 use crate::memory::{ListKind, SEGMENTS_INLINE, Segment, SegmentSpan, SlotId, Slots};
 use crate::mutant::mutated;
 use crate::output::Work;
@@ -149,6 +150,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `WrongState` when nothing waits (any more), `TooLong` when the segments hold less than
     /// what waits, `Full` without extents for the list.
     pub fn provide(&mut self, task: TaskId, segments: &[Segment]) -> Result<(), CommandError> {
+        recorded!(self, Provide { task, segments } => self.provide(task, segments));
         let t = self.find_task(task)?;
         self.waiting(t)?;
         let total: u64 = segments.iter().map(|s| u64::from(s.len)).sum();
@@ -197,6 +199,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `WrongState` when nothing waits (any more).
     pub fn refuse(&mut self, task: TaskId, status: u32) -> Result<(), CommandError> {
+        recorded!(self, Refuse { task, status } => self.refuse(task, status));
         let t = self.find_task(task)?;
         self.waiting(t)?;
         self.refuse_payload(t, status);

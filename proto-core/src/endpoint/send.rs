@@ -5,6 +5,7 @@ use super::plain::in_hands;
 use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
+use crate::inputs::recorded;
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
 use crate::state::task::{Action, Input};
@@ -13,7 +14,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::{Dialect, Kind, Op};
+use crate::wire::{Dialect, Kind, Op, response_head_len};
 
 /// What is sent: an application header, and data.
 ///
@@ -63,9 +64,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Full` when only the protocol's own reserve is left; `connection` then gets a `Writable`.
     #[inline]
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
+        recorded!(self, ReserveSlot { connection } => self.reserve_slot(connection));
         let c = self.find_connection(connection)?;
-        let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        let slot = self.lend_user_slot().inspect_err(|_| self.block(c))?;
         Ok(SlotId(slot))
     }
 
@@ -75,14 +76,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Full` when only the protocol's own reserve is left; a `Writable` follows. `Unknown`.
     pub fn reserve_answer_slot(&mut self, request: TaskId) -> Result<SlotId, CommandError> {
+        recorded!(self, ReserveAnswerSlot { request } => self.reserve_answer_slot(request));
         let t = self.find_task(request)?;
         let c = self.task(t).connection;
-        let slot = self.take_answer_slot().inspect_err(|_| {
+        let slot = self.lend_answer_slot().inspect_err(|_| {
             if c != NONE {
                 self.block(c);
             }
         })?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
         Ok(SlotId(slot))
     }
 
@@ -91,6 +92,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `BadSlot` when it is not reserved.
     pub fn return_slot(&mut self, slot: SlotId) -> Result<(), CommandError> {
+        recorded!(self, ReturnSlot { slot } => self.return_slot(slot));
         self.check_slot(slot)?;
         self.free_slot(slot.0);
         Ok(())
@@ -108,6 +110,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
+        recorded!(self, Send { connection, message: *message, options: *options } => self.send(connection, message, options));
         self.submit(Kind::MsgReq, connection, message, options)
     }
 
@@ -123,6 +126,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
+        recorded!(self, SendOneWay { connection, message: *message, options: *options } => self.send_one_way(connection, message, options));
         self.submit(Kind::OneWayReq, connection, message, options)
     }
 
@@ -206,6 +210,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// and cannot READ, `Full`, `BadSlot`.
     #[inline]
     pub fn respond(&mut self, request: TaskId, message: &Message<'_>) -> Result<(), CommandError> {
+        recorded!(self, Respond { request, message: *message } => self.respond(request, message));
         if self.hot().plain_respond(request, message) {
             return Ok(());
         }
@@ -259,6 +264,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`, or `WrongState` for what is not an outgoing message.
     pub fn cancel(&mut self, task: TaskId) -> Result<(), CommandError> {
+        recorded!(self, Cancel { task } => self.cancel(task));
         let t = self.find_task(task)?;
         if self.task(t).flags.contains(TaskFlags::INCOMING) {
             return Err(CommandError::WrongState("not an outgoing message"));
@@ -311,6 +317,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Unknown`; `WrongState` when there is nothing to give back (yet).
     #[inline]
     pub fn release(&mut self, task: TaskId) -> Result<(), CommandError> {
+        recorded!(self, Release { task } => self.release(task));
         if self.hot().plain_release(task) {
             return Ok(());
         }
@@ -352,6 +359,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// `Unknown`; `WrongState` when no receipt is asked for, or when it is sent already.
     pub fn set_receipt(&mut self, task: TaskId, code: u32) -> Result<(), CommandError> {
+        recorded!(self, SetReceipt { task, code } => self.set_receipt(task, code));
         let t = self.find_task(task)?;
         let row = self.task(t);
         let owes = TaskFlags::INCOMING | TaskFlags::RECEIPT | TaskFlags::USER;
@@ -497,9 +505,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.response_op(t, message.header_len, message.data.len() as u16, data) == Op::Send {
             return Ok(());
         }
-        let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
-        let max = if write { room } else { 0 };
-        if stream && data > max {
+        let row = self.nexus(n);
+        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let stream = framing.dialect() == Dialect::Tcp;
+        if stream && !(write && data <= room) {
+            // What would fit: the requester's segments, or a frame if it has not to be the former.
+            let offered = 16 * usize::from(self.task(t).offer_count);
+            let head = response_head_len(framing, Op::Send, 0) + offered;
+            let rest = head as u64 + u64::from(message.header_len) + 1;
+            let force = self.task(t).flags.contains(TaskFlags::FORCE_WRITE);
+            let inline = if force {
+                0
+            } else {
+                frame_max.saturating_sub(rest)
+            };
+            let max = inline.max(if write { room } else { 0 });
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,
@@ -622,6 +642,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.in_blocked = true;
             let q = &mut self.g.blocked;
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
+            self.g.waits = true;
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::config::ConnectOptions;
 use crate::entries::{Awaited, Frames};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ConnectionId, NONE, SessionId, TransportId};
+use crate::inputs::recorded;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{self, Action, Input, State};
 use crate::state::{connection, nexus};
@@ -481,6 +482,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         joins: u16,
         expires: Instant,
     ) -> Result<SessionTicket, CommandError> {
+        recorded!(self, ExportSession { session, joins, expires } => self.export_session(session, joins, expires));
         let s = self.find_session(session)?;
         let row = self.session(s);
         let known = match row.state {
@@ -514,6 +516,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         ticket: &SessionTicket,
         user: u64,
     ) -> Result<SessionId, CommandError> {
+        recorded!(self, ImportSession { now, ticket: *ticket, user } => self.import_session(now, ticket, user));
         self.set_now(now);
         if ticket.expires <= self.g.now {
             return Err(CommandError::BadValue("ticket is expired"));
@@ -550,6 +553,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         portal: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
+        recorded!(self, Join { now, session, transport, portal, options: *options } => self.join(now, session, transport, portal, options));
         self.set_now(now);
         let s = self.find_session(session)?;
         let row = self.session(s);

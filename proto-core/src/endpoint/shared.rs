@@ -9,13 +9,14 @@ use crate::entries::SlotUse;
 use crate::error::Reason;
 use crate::ids::{NONE, NexusId};
 use crate::input::Completion;
+use crate::inputs::recorded;
 use crate::memory::Slots;
 use crate::state::nexus::{Input, State};
 use crate::storage::Storage;
 use crate::table::{Queue, queue_pop, queue_push};
 use crate::time::Instant;
 use crate::trace::Trace;
-use crate::wire::{Violation, What};
+use crate::wire::{Framing, Violation, What};
 
 /// Receives on a shared queue that are no nexus's: whose nexus is gone, until another takes them.
 #[derive(Copy, Clone, Debug)]
@@ -50,6 +51,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         completion: Completion,
         slots: &mut impl Slots,
     ) {
+        recorded!(self, SharedCompletion { now, nexus, completion, frame: self.received_frame(completion, slots) } => self.handle_shared_completion(now, nexus, completion, slots));
         self.set_now(now);
         let slot = completion.wr.index();
         let row = self.s.tables().slots.get(slot as usize);
@@ -73,16 +75,28 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Takes the driver's word that no receive of the shared queue will be completed for a nexus any
-    /// more: its queue pair is in the error state and has taken its last one
-    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`), and what it took has been told.
+    /// more: its queue pair is in the error state, as [`Control::Drain`](crate::Control::Drain) asked,
+    /// and has taken its last one (`IBV_EVENT_QP_LAST_WQE_REACHED`); what it took has been told.
+    /// Before that it means nothing.
     pub fn handle_last_receive(&mut self, now: Instant, nexus: NexusId) {
+        recorded!(self, LastReceive { now, nexus } => self.handle_last_receive(now, nexus));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
             return;
         };
-        self.nexus(n).received_all = true;
-        self.check_drained(n);
+        if self.is_shared(n) && self.nexus(n).state == State::Draining {
+            self.leave_receives(n);
+            self.check_drained(n);
+        }
+    }
+
+    /// Whether a nexus's receives are on a queue shared with others of its transport.
+    pub(crate) fn is_shared(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        let rdma = row.framing == Framing::Rdma;
+        let transport = row.transport;
+        rdma && self.transport(transport).limits.shared_receive_queue
     }
 
     /// A nexus's frame came in a receive that may be counted to another: the other gets one of its.
@@ -175,8 +189,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         } else {
             let row = self.nexus(m);
             row.posted -= 1;
-            row.robbed += 1;
-            row.refilling = true;
+            row.robbed = row.robbed.saturating_add(1);
+            row.post_at_once();
             self.mark_ready(m);
         }
         self.free_slot(slot);
@@ -191,16 +205,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Receives of a shared queue that were no nexus's become this one's, as many as it wants.
-    pub(crate) fn adopt_receives(&mut self, n: u32) {
+    /// Receives of a shared queue that were no nexus's become this one's, as many as its batch lacks.
+    /// Returns whether it lacks none then.
+    pub(crate) fn adopt_receives(&mut self, n: u32) -> bool {
         let transport = usize::from(self.nexus(n).transport);
-        while self.g.spares[transport].count > 0 && self.nexus(n).receive_wanted() {
+        while self.g.spares[transport].count > 0 && self.nexus(n).batch_left > 0 {
             let tables = self.s.tables();
             let spare = &mut self.g.spares[transport];
             let slot = queue_pop!(tables.slots, spare.slots.head, spare.slots.tail, next_free);
             spare.count -= 1;
             self.enter_receive(n, slot);
         }
+        self.nexus(n).batch_left == 0
     }
 
     /// Whether one more receive may be posted on a nexus's queue, as far as a shared queue's depth
@@ -235,7 +251,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Receives of shared queues that no nexus has: as good as free.
-    pub(crate) fn spare_receives(&self) -> u32 {
+    pub(crate) fn shared_spares(&self) -> u32 {
         self.g.spares.iter().map(|spare| spare.count).sum()
     }
 }
@@ -248,6 +264,7 @@ mod check {
     use crate::ids::NONE;
     use crate::storage::{Storage, View};
     use crate::trace::Trace;
+    use crate::wire::Framing;
 
     impl<S: Storage, T: Trace> Endpoint<S, T> {
         /// What is on a shared queue is some nexus's or spare, and not more than it holds.
@@ -275,8 +292,13 @@ mod check {
                 }
                 assert_eq!(spares, *count, "receives that are no nexus's");
                 let here = |row: &&Nexus| usize::from(row.transport) == transport;
-                let shared = view.nexuses.iter().filter(|row| row.shared);
-                let of_nexuses = shared.filter(here).map(|row| u32::from(row.posted));
+                let rdma = |row: &&Nexus| row.framing == Framing::Rdma;
+                let of_nexuses = view
+                    .nexuses
+                    .iter()
+                    .filter(rdma)
+                    .filter(here)
+                    .map(|row| u32::from(row.posted));
                 assert_eq!(of_nexuses.sum::<u32>() + spares, *posted, "shared receives");
                 assert!(*posted <= limits.rq_depth.into(), "shared queue overrun");
             }

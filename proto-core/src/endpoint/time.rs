@@ -2,6 +2,7 @@
 
 use super::Endpoint;
 use crate::entries::TaskFlags;
+use crate::inputs::recorded;
 use crate::state::task::State;
 use crate::storage::Storage;
 use crate::time::Instant;
@@ -19,6 +20,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Does what is due at `now`. Calling it early is no error and does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
+        recorded!(self, Timeout { now } => self.handle_timeout(now));
         self.set_now(now);
         let now = self.g.now.as_nanos();
         while let Some(timer) = timer::pop_due(&mut self.s.tables(), &mut self.g.timers, now) {

@@ -6,6 +6,7 @@ use super::hot::{Done, FRAME};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
+use crate::inputs::recorded;
 use crate::memory::Slots;
 use crate::mutant::mutated;
 use crate::output::Work;
@@ -42,29 +43,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
+        recorded!(self, PollWork { transport } => self.poll_work(transport, slots), work => self.written_frame(work.as_ref(), slots));
         // Nothing to do is the common answer, and is given without a call.
         let n = self.g.transports.get(transport.0 as usize)?.ready.head;
         if n == NONE {
             return None;
         }
-        if self.nexus(n).refilling {
-            self.first_receive(transport, n, slots)
-        } else {
-            self.first_work(transport, n, slots)
-        }
-    }
-
-    #[inline(never)]
-    fn first_receive(
-        &mut self,
-        transport: TransportId,
-        n: u32,
-        slots: &mut impl Slots,
-    ) -> Option<Work> {
-        match self.plain_receive(n, slots) {
-            Some(work) => Some(work),
-            None => self.first_work(transport, n, slots),
-        }
+        self.first_work(transport, n, slots)
     }
 
     #[inline(never)]
@@ -74,7 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         n: u32,
         slots: &mut impl Slots,
     ) -> Option<Work> {
-        match self.plain_send(n, slots) {
+        match self.plain_work(n, slots) {
             Some(work) => Some(work),
             None => self.ready_work(transport, slots),
         }
@@ -342,6 +327,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !self.nexus(n).wants_slot {
             self.nexus(n).wants_slot = true;
             self.g.slot_waiters += 1;
+            self.g.waits = true;
         }
     }
 
@@ -421,6 +407,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the driver's word that a work request could not be posted; nothing after it on the
     /// same queue was posted either.
     pub fn handle_post_failed(&mut self, now: Instant, wr: WrId, error: i32) {
+        recorded!(self, PostFailed { now, wr, error } => self.handle_post_failed(now, wr, error));
         self.set_now(now);
         let tables = self.s.tables();
         let index = wr.index() as usize;

@@ -112,6 +112,12 @@ pub struct Nexus {
     pub(crate) recv_target: u16,
     /// With more receives posted than this none is due.
     pub(crate) recv_quiet: u16,
+    /// With so many receives or fewer a batch is worth posting.
+    pub(crate) recv_low: u16,
+    /// Receives that may be posted before the share is worked out anew.
+    pub(crate) share_left: u16,
+    /// Receives still to be posted of the batch that was begun.
+    pub(crate) batch_left: u16,
     /// With more receives granted than this no credit frame is due.
     pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
@@ -138,14 +144,8 @@ pub struct Nexus {
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
     pub(crate) peer_granted: bool,
-    /// Its receives are on a queue shared with others of its transport.
-    pub(crate) shared: bool,
-    /// Nothing of the shared queue completes for it any more.
-    pub(crate) received_all: bool,
     /// Receives that peers took which were not theirs, and that are not posted anew yet.
-    pub(crate) robbed: u16,
-    /// A batch of receives is being posted.
-    pub(crate) refilling: bool,
+    pub(crate) robbed: u8,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -215,6 +215,9 @@ impl Nexus {
         held: 0,
         recv_target: 0,
         recv_quiet: u16::MAX,
+        recv_low: 0,
+        share_left: 0,
+        batch_left: 0,
         grant_quiet: u16::MAX,
         read_acks_expected: 0,
         acks_unpaid: 0,
@@ -231,10 +234,7 @@ impl Nexus {
         setup_work: false,
         peer_grant_small: false,
         peer_granted: false,
-        shared: false,
-        received_all: false,
         robbed: 0,
-        refilling: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,

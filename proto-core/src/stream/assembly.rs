@@ -5,6 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::entries::SlotUse;
 use crate::error::Reason;
 use crate::ids::{NONE, SocketId};
+use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
 use crate::state::nexus::Input;
 use crate::state::socket::State;
@@ -48,6 +49,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         bytes: &[u8],
         slots: &mut impl Slots,
     ) -> usize {
+        recorded!(self, StreamBytes { now, socket, bytes: crate::Bytes(bytes) } => self.handle_stream_bytes(now, socket, bytes, slots));
         self.set_now(now);
         let Some(s) = self.find_socket(socket) else {
             return bytes.len();

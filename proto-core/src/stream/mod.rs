@@ -24,6 +24,7 @@ use crate::endpoint::Endpoint;
 use crate::entries::NOWHERE;
 use crate::error::Reason;
 use crate::ids::{ListenerId, NONE, NexusId, SocketId, TransportId};
+use crate::inputs::recorded;
 use crate::memory::SegmentSpan;
 use crate::state::nexus;
 use crate::state::socket::{self, Action, Input, State};
@@ -208,6 +209,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[must_use]
     #[inline]
     pub fn poll_stream(&mut self, transport: TransportId) -> Option<SocketId> {
+        recorded!(self, PollStream { transport } => self.poll_stream(transport));
         let list = &mut self.g.transports.get_mut(transport.0 as usize)?.streams;
         let rows = self.s.tables().sockets;
         let s = list.pop(rows, Listed::Ready)?;

@@ -5,10 +5,11 @@
 use core::net::SocketAddr;
 
 use super::list::Listed;
-use super::{Flow, flow};
+use super::{Flow, Socket, flow};
 use crate::endpoint::{ConnectRequest, Endpoint, bucket};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ListenerId, NONE, NexusId, SocketId, TransportId};
+use crate::inputs::recorded;
 use crate::memory::Slots;
 use crate::output::Control;
 use crate::state::nexus;
@@ -34,6 +35,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         peer: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, Reason> {
+        recorded!(self, SocketAccepted { now, transport, listener, peer, local } => self.handle_socket_accepted(now, transport, listener, peer, local));
         self.set_now(now);
         if !self.listens(transport, listener) {
             return Err(Reason::Refused);
@@ -83,6 +85,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         control: SocketAddr,
         data: Option<SocketAddr>,
     ) {
+        recorded!(self, StreamsConnected { now, nexus, control, data } => self.handle_streams_connected(now, nexus, control, data));
         self.set_now(now);
         let Some(n) = self.find_nexus(nexus) else {
             self.g.counters.stale_cm += 1;
@@ -110,6 +113,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// that were read before are to be fed first. One half of a transport connection takes the
     /// other with it, as `Disconnected` does; one that was none yet is gone, without `CloseSocket`.
     pub fn handle_socket_closed(&mut self, now: Instant, socket: SocketId) {
+        recorded!(self, SocketClosed { now, socket } => self.handle_socket_closed(now, socket));
         self.set_now(now);
         let Some(s) = self.find_socket(socket) else {
             return;
@@ -215,14 +219,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn partner(&mut self, s: u32) -> u32 {
         let rows = self.s.tables().sockets;
         let row = &rows[s as usize];
+        let said = |row: &Socket| ConnectMessage {
+            sock: row.kind,
+            second_port: row.second_port,
+        };
         let address = SocketAddr::new(row.peer.ip(), row.second_port);
         let mut at = rows[bucket(&address, rows.len())].bucket.head;
         let mut found = NONE;
         while at != NONE {
             let other = &rows[at as usize];
             if other.peer.ip() == row.peer.ip()
-                && other.peer.port() == row.second_port
-                && other.second_port == row.peer.port()
+                && said(row).names(row.peer.port(), &said(other), other.peer.port())
                 && other.listener == row.listener
                 && other.transport == row.transport
             {

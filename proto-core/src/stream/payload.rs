@@ -10,6 +10,7 @@ use super::{Flow, StreamWant, flow};
 use crate::endpoint::{Endpoint, Keep};
 use crate::entries::Transfer;
 use crate::ids::{NONE, SocketId};
+use crate::inputs::recorded;
 use crate::memory::{ListKind, SegmentSpan, Slots};
 use crate::state::socket::State;
 use crate::state::task::{self, Action, Input};
@@ -36,6 +37,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// again: a driver that reads without waiting always gives it back at once.
     #[must_use]
     pub fn stream_want(&mut self, socket: SocketId) -> StreamWant {
+        recorded!(self, StreamWant { socket } => self.stream_want(socket));
         let Some(s) = self.find_socket(socket) else {
             return StreamWant::Nothing;
         };
@@ -139,6 +141,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         bytes: u64,
         slots: &mut impl Slots,
     ) {
+        recorded!(self, StreamPayload { now, socket, bytes } => self.handle_stream_payload(now, socket, bytes, slots));
         self.set_now(now);
         let Some(s) = self.find_socket(socket) else {
             return;
@@ -157,6 +160,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// it: keepalive waits for as long as there is progress. Never needed for a frame that was
     /// written at once.
     pub fn handle_stream_progress(&mut self, now: Instant, socket: SocketId) {
+        recorded!(self, StreamProgress { now, socket } => self.handle_stream_progress(now, socket));
         self.set_now(now);
         let Some(s) = self.find_socket(socket) else {
             return;

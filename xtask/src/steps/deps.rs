@@ -9,6 +9,9 @@ use crate::ctx::Ctx;
 
 const CORE: &str = "xio-proto";
 
+/// What drivers record with.
+const RECORD: &str = "xio-record";
+
 /// All that may be linked into a program because of the core.
 const CORE_LINKS: &[&str] = &["arrayvec", "bitflags", "zerocopy"];
 
@@ -25,9 +28,11 @@ const CORE_MACROS: &[&str] = &[
 /// not listed stands above all of these and may use any.
 const LAYERS: &[(&str, &[&str])] = &[
     (CORE, &[]),
-    ("xio-sim", &[CORE]),
-    ("xio-tcp", &[CORE]),
-    ("xio-verbs", &[CORE]),
+    (RECORD, &[CORE]),
+    ("xio-sim", &[CORE, RECORD]),
+    ("xio-tcp", &[CORE, RECORD]),
+    ("xio-verbs", &[CORE, RECORD]),
+    ("xio-decode", &[CORE]),
     ("xtask", &[]),
 ];
 

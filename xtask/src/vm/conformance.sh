@@ -1,0 +1,5 @@
+#!/bin/sh
+set -e
+. /xio/counters
+conformance --test-threads=1
+check_counters
