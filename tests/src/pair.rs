@@ -456,8 +456,12 @@ impl Pair {
         };
         if waits {
             self.reads.push_back((i, work));
-            return;
+        } else {
+            self.carry_out(i, work);
         }
+    }
+
+    fn carry_out(&mut self, i: usize, work: Work) {
         match work {
             Work::Recv { nexus, wr, slot } => {
                 let side = &mut self.sides[i];
