@@ -76,8 +76,8 @@ fn close(world: &mut Pair, client: ConnectionId, free: [FreeRows; 2]) {
     let _ = world.sides[0].endpoint.close(now, client);
     world.run();
     while world.advance() {}
-    for i in 0..2 {
-        assert_eq!(world.sides[i].endpoint.free_rows(), free[i], "side {i}");
+    for (side, free) in world.sides.iter().zip(free) {
+        assert_eq!(side.endpoint.free_rows(), free);
     }
 }
 
