@@ -84,10 +84,10 @@
 //!
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
-//! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
+//! | `listeners` | [`Listener`](storage::Listener) | 72 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
-//! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 304 | 2 |
+//! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
+//! | `connections` | [`Connection`](storage::Connection) | 336 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -98,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 96 + 304 + 4 × 16 = 720 bytes. The slots' own bytes are the
+//! connection of its own takes 256 + 264 + 336 + 4 × 16 = 920 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids

@@ -85,6 +85,8 @@ pub struct Side {
     /// The transport connection of each.
     pub sent_on: Vec<NexusId>,
     queue_pairs: Vec<QueuePair>,
+    /// The receive queue of all queue pairs, if that is how it is.
+    shared: Option<VecDeque<(WrId, SlotId)>>,
     pub(crate) listener: Option<ListenerId>,
 }
 
@@ -110,6 +112,7 @@ impl Side {
             sent: Vec::new(),
             sent_on: Vec::new(),
             queue_pairs: Vec::new(),
+            shared: limits.shared_receive_queue.then(VecDeque::new),
             listener: None,
         }
     }
@@ -145,6 +148,13 @@ impl Side {
         bytes
     }
 
+    fn receives(&mut self, queue_pair: usize) -> &mut VecDeque<(WrId, SlotId)> {
+        match &mut self.shared {
+            Some(shared) => shared,
+            None => &mut self.queue_pairs[queue_pair].receives,
+        }
+    }
+
     fn queue_pair(&mut self, nexus: NexusId) -> &mut QueuePair {
         let index = nexus.index();
         if self.queue_pairs.len() <= index {
@@ -162,6 +172,11 @@ pub struct Pair {
     pub now: Instant,
     /// Changes frames of a side on their way.
     pub tamper: Option<fn(usize, &mut [u8])>,
+    /// Invariants are checked every so many rounds.
+    pub check_every: u64,
+    rounds: u64,
+    /// Addresses that cannot be resolved.
+    pub unreachable: Vec<SocketAddr>,
     /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
     /// as a queue completes in order.
     pub slow_reads: bool,
@@ -213,11 +228,23 @@ impl Pair {
         counts: &Counts,
         limits: TransportLimits,
     ) -> Self {
-        let side = |i| Side::new(config(i), counts, limits);
+        Self::with_limits(config, counts, |_| limits)
+    }
+
+    /// As [`rdma`](Self::rdma), over devices with limits of their own.
+    pub fn with_limits(
+        config: impl Fn(u8) -> Config,
+        counts: &Counts,
+        limits: impl Fn(u8) -> TransportLimits,
+    ) -> Self {
+        let side = |i| Side::new(config(i), counts, limits(i));
         Self {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
             tamper: None,
+            unreachable: Vec::new(),
+            check_every: 1,
+            rounds: 0,
             slow_reads: false,
             slow_revoke: false,
             reads: VecDeque::new(),
@@ -335,6 +362,7 @@ impl Pair {
         }
         loop {
             let mut busy = false;
+            self.rounds += 1;
             for i in 0..2 {
                 while let Some(control) = {
                     let side = &mut self.sides[i];
@@ -350,7 +378,9 @@ impl Pair {
                     busy = true;
                     self.work(i, work);
                 }
-                self.sides[i].endpoint.check_invariants();
+                if self.rounds.is_multiple_of(self.check_every) {
+                    self.sides[i].endpoint.check_invariants();
+                }
                 while !self.sides[i].deaf
                     && let Some(event) = self.sides[i].endpoint.poll_event()
                 {
@@ -388,6 +418,10 @@ impl Pair {
 
     fn control(&mut self, i: usize, control: Control) {
         match control {
+            Control::ResolveAddress { nexus, peer, .. } if self.unreachable.contains(&peer) => {
+                let failed = CmEvent::failed(CmKind::AddrError, -110);
+                self.sides[i].endpoint.handle_cm(self.now, nexus, failed);
+            }
             Control::ResolveAddress { nexus, .. } => self.cm(i, nexus, CmKind::AddrResolved),
             Control::ResolveRoute { nexus, .. } => self.cm(i, nexus, CmKind::RouteResolved),
             Control::CreateQueuePair { nexus } => {
@@ -484,6 +518,11 @@ impl Pair {
     }
 
     fn drain(&mut self, i: usize, nexus: NexusId) {
+        if self.sides[i].shared.is_some() {
+            let endpoint = &mut self.sides[i].endpoint;
+            endpoint.handle_last_receive(self.now, nexus);
+            return;
+        }
         let receives = std::mem::take(&mut self.sides[i].queue_pair(nexus).receives);
         for (wr, _) in receives {
             self.complete(i, wr, WorkStatus::Flushed, 0);
@@ -500,15 +539,30 @@ impl Pair {
     fn deliver(&mut self, j: usize, peer: usize) {
         loop {
             let side = &mut self.sides[j];
-            let queue_pair = &mut side.queue_pairs[peer];
-            if queue_pair.arrived.is_empty() || queue_pair.receives.is_empty() {
+            if side.queue_pairs[peer].arrived.is_empty() || side.receives(peer).is_empty() {
                 return;
             }
+            let queue_pair = &mut side.queue_pairs[peer];
             let bytes = queue_pair.arrived.pop_front().expect("not empty");
-            let (wr, slot) = queue_pair.receives.pop_front().expect("not empty");
+            let nexus = queue_pair.id.expect("made");
+            let (wr, slot) = side.receives(peer).pop_front().expect("not empty");
             side.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
-            self.complete(j, wr, WorkStatus::Success, bytes.len() as u32);
+            let (status, len) = (WorkStatus::Success, bytes.len() as u32);
+            if side.shared.is_none() {
+                self.complete(j, wr, status, len);
+                continue;
+            }
+            let done = Completion { wr, status, len };
+            let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
+            endpoint.handle_shared_completion(self.now, nexus, done, slots);
         }
+    }
+
+    /// Has a frame come on a side's queue pair that its peer was not allowed to send.
+    pub fn inject(&mut self, i: usize, nexus: NexusId, frame: &[u8]) {
+        let queue_pair = self.sides[i].queue_pair(nexus);
+        queue_pair.arrived.push_back(frame.to_vec());
+        self.deliver(i, nexus.index());
     }
 
     fn work(&mut self, i: usize, work: Work) {
@@ -520,14 +574,17 @@ impl Pair {
         };
         if waits {
             self.reads.push_back((i, work));
-            return;
+        } else {
+            self.carry_out(i, work);
         }
+    }
+
+    fn carry_out(&mut self, i: usize, work: Work) {
         match work {
             Work::Recv { nexus, wr, slot } => {
-                self.sides[i]
-                    .queue_pair(nexus)
-                    .receives
-                    .push_back((wr, slot));
+                let side = &mut self.sides[i];
+                side.queue_pair(nexus);
+                side.receives(nexus.index()).push_back((wr, slot));
                 self.deliver(i, nexus.index());
             }
             Work::Send {
@@ -552,7 +609,7 @@ impl Pair {
                     return;
                 };
                 assert!(
-                    !self.sides[j].queue_pairs[peer].receives.is_empty(),
+                    !self.sides[j].receives(peer).is_empty(),
                     "receiver not ready: side {i} sent without a receive at the peer"
                 );
                 self.sides[j].queue_pairs[peer].arrived.push_back(bytes);

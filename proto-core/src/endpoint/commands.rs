@@ -162,6 +162,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         row.setup_slot = slot.0;
         row.setup_len = slot.1;
+        row.uri_len = setup.uri.len() as u16;
         let session = self.session(s);
         session.client = true;
         session.user = options.user;
@@ -360,8 +361,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
-    /// Sends a session's client to other servers, by preference. A client of this kind goes to the
-    /// first (PROTOCOL.md 7.2).
+    /// Sends a session's client to other servers, by preference. A client of this kind tries
+    /// them in turn (PROTOCOL.md 7.2).
     ///
     /// # Errors
     /// As [`accept`](Self::accept); `BadValue` without portals.

@@ -107,6 +107,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => self.join(now, session, transport, portal, options).into(),
             Input::Close { now, connection } => self.close(now, connection).into(),
             Input::Abort { now, connection } => self.abort(now, connection).into(),
+            Input::ResolvePortal {
+                now,
+                connection,
+                index,
+                peer,
+            } => self
+                .resolve_portal(now, connection, index, peer, slots)
+                .into(),
             Input::SetPolicy { connection, policy } => self.set_policy(connection, policy).into(),
             _ => self.apply_message(input, slots),
         }
@@ -182,6 +190,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => {
                 self.put_frame(completion, frame, slots);
                 self.handle_completion(now, completion, slots).into()
+            }
+            Input::SharedCompletion {
+                now,
+                nexus,
+                completion,
+                frame,
+            } => {
+                self.put_frame(completion, frame, slots);
+                self.handle_shared_completion(now, nexus, completion, slots)
+                    .into()
+            }
+            Input::LastReceive { now, nexus } => self.handle_last_receive(now, nexus).into(),
+            Input::ListenerLost { now, listener } => {
+                self.handle_listener_lost(now, listener).into()
             }
             Input::PostFailed { now, wr, error } => self.handle_post_failed(now, wr, error).into(),
             Input::DriverFailed { now, nexus, reason } => {
