@@ -18,6 +18,7 @@ use crate::cm::Channel;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
 use crate::error::Error;
 use crate::fd::{self, Bell, Group};
+use crate::hub::Subscription;
 use crate::io::{Boxed, Core, Hardware, Io, ready};
 use crate::memory::SlotPool;
 use crate::options::{Options, QueueSizes, Spin, Stats};
@@ -107,6 +108,7 @@ impl<T: Trace> VerbsDriver<T> {
         let slots = SlotPool::new(&domain, slot_size, slots, options.huge_pages)?;
         let group = group(&channel, &completions, &device)?;
         let waker = Waker::new(Bell::new().map_err(|e| system("eventfd", &e))?);
+        let events = Subscription::new(device.as_ptr().addr(), waker.clone());
         group
             .add(waker.bell().as_raw_fd(), ready::BELL)
             .map_err(|e| system("epoll_ctl", &e))?;
@@ -114,6 +116,7 @@ impl<T: Trace> VerbsDriver<T> {
         let transport =
             endpoint.add_transport(transport_limits(&limits, &sizes, depth, options))?;
         let hardware = Hardware {
+            events,
             completions,
             domain,
             device,
@@ -278,7 +281,8 @@ impl<T: Trace> VerbsDriver<T> {
             self.waker.bell().quiet();
         }
         self.tick();
-        if marks & (ready::CM | ready::DEVICE) != 0 {
+        // The bell may say that another driver read an event of the device.
+        if marks & (ready::CM | ready::DEVICE | ready::BELL) != 0 {
             self.take_events()?;
         }
         Ok(())

@@ -11,6 +11,7 @@
 //! | `cm`, `device`, `memory`, `chain`, `fd`, `address` | safe values around them: the unsafe code |
 //! | `buffers` | the user's memory, and who may touch it when |
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
+//! | `hub` | events of a device, for all drivers of the process that share it |
 //! | `driver`, `waker` | the loop: poll, arm, sleep |
 //!
 //! # Order of things
@@ -28,6 +29,7 @@ mod device;
 mod driver;
 mod error;
 mod fd;
+mod hub;
 mod io;
 mod memory;
 mod options;

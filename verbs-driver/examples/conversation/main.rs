@@ -49,6 +49,10 @@ fn run() -> Result<(), Box<dyn Error>> {
     if first == "wishes" {
         return trials::wishes(next("the address")?.parse()?);
     }
+    if first == "stages" {
+        let ip = next("the device's address")?.parse()?;
+        return trials::stages(ip, &next("the device's name")?);
+    }
     if first == "faults" {
         return trials::faults();
     }

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use xio_verbs::Spin;
 
 use crate::check;
 use crate::load::{Load, Outcomes, Server, options};
-use crate::side::{Sizes, Wish};
+use crate::side::{Side, Sizes, Wish};
 
 /// The ends of the wire in the machine of `cargo xtask vm`.
 const NEAR: &str = "10.99.1.1";
@@ -84,6 +85,45 @@ pub(crate) fn cycles(server: IpAddr, client: IpAddr, count: usize) -> Result<(),
         || "left behind".into(),
     )?;
     served.stop().map(drop)
+}
+
+/// A driver whose start fails at each of its stages in turn leaves nothing behind: the kernel is
+/// told to allow so many objects of the device and no more.
+pub(crate) fn stages(ip: IpAddr, device: &str) -> Result<(), Box<dyn Error>> {
+    let root = Path::new("/sys/fs/cgroup");
+    run("/bin/mount", &["-t", "cgroup2", "none", "/sys/fs/cgroup"])?;
+    std::fs::write(root.join("cgroup.subtree_control"), "+rdma")?;
+    let group = root.join("trial");
+    std::fs::create_dir_all(&group)?;
+    std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())?;
+    let mut before: Option<Holdings> = None;
+    let mut errors = Vec::new();
+    for objects in 1..32 {
+        let most = format!("{device} hca_handle=8 hca_object={objects}");
+        std::fs::write(group.join("rdma.max"), most)?;
+        let made = Side::new(0, &options(ip, Spin::Never));
+        let is_made = made.is_ok();
+        if let Err(error) = made {
+            errors.push(error.to_string());
+        }
+        let now = Holdings::now()?;
+        if let Some(before) = &before {
+            let same = before.files == now.files && before.regions == now.regions;
+            check(same, || {
+                format!("{objects} objects: {before:?} and {now:?}")
+            })?;
+        }
+        before = Some(now);
+        if is_made {
+            errors.dedup();
+            println!(
+                "stages: {} failures, last with {objects} objects: {errors:?}",
+                objects - 1
+            );
+            return check(errors.len() >= 3, || "too few stages failed".into());
+        }
+    }
+    Err("a driver needs more than 31 objects".into())
 }
 
 /// What the process holds.
@@ -284,11 +324,7 @@ fn all_answered(outcomes: &Outcomes, count: usize) -> Result<(), Box<dyn Error>>
     })
 }
 
-fn everything_back(
-    outcomes: &Outcomes,
-    side: crate::side::Side,
-    count: usize,
-) -> Result<(), Box<dyn Error>> {
+fn everything_back(outcomes: &Outcomes, side: Side, count: usize) -> Result<(), Box<dyn Error>> {
     let known = outcomes.answered + outcomes.failed + outcomes.not_sent;
     check(known == count, || format!("{known} outcomes of {count}"))?;
     check(side.driver.in_flight() == 0, || {

@@ -55,7 +55,10 @@ pub(super) const SUITES: &[Suite] = &[
         name: "conformance",
         what: "what all drivers must do, over queue pairs",
         script: include_str!("conformance.sh"),
-        programs: &[Program::Test("xio-verbs", "conformance", "device-tests")],
+        programs: &[
+            Program::Test("xio-verbs", "conformance", "device-tests"),
+            Program::Test("xio-verbs", "costs", "device-tests"),
+        ],
     },
     Suite {
         name: "faults",
