@@ -37,6 +37,8 @@ impl Slots for SlotPool {
 /// place in the table, plus one, so that no address is 0 (PROTOCOL.md 3.4).
 const OFFSET_BITS: u32 = 40;
 const NONE: u32 = u32::MAX;
+/// Uses of a buffer that never ends being in flight.
+const KEPT: u32 = u32::MAX / 2;
 
 #[derive(Debug)]
 struct Buffer {
@@ -195,7 +197,7 @@ impl Pool {
     /// The buffer is in flight for good.
     pub(crate) fn keep(&mut self, id: BufferId) {
         if let Ok(buffer) = self.idle(id) {
-            buffer.lent = u32::MAX / 2;
+            buffer.lent = KEPT;
         }
     }
 
@@ -213,6 +215,6 @@ impl Pool {
     /// Segments in flight, of all buffers but those that are kept.
     pub(crate) fn in_flight(&self) -> u32 {
         let lent = self.buffers.iter().map(|b| b.lent);
-        lent.filter(|lent| *lent < u32::MAX / 2).sum()
+        lent.filter(|lent| *lent < KEPT).sum()
     }
 }

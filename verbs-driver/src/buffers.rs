@@ -14,6 +14,8 @@ use crate::device::Domain;
 use crate::error::Error;
 use crate::memory::{Chunk, Registration, Rights};
 
+/// Uses of a buffer that never ends being in flight.
+const KEPT: u32 = u32::MAX / 2;
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -178,6 +180,13 @@ impl Buffers {
         }
     }
 
+    /// The buffer is in flight for good.
+    pub(crate) fn keep(&mut self, id: BufferId) {
+        if self.idle(id).is_ok() {
+            self.rows[id.index()].lent = KEPT;
+        }
+    }
+
     /// All buffers of a message are back.
     pub(crate) fn give_back(&mut self, task: TaskId) {
         let mut at = core::mem::replace(&mut self.leases_of[task.index()], NONE);
@@ -190,9 +199,10 @@ impl Buffers {
         }
     }
 
-    /// Segments in flight and regions, of all buffers.
+    /// Segments in flight and regions, of all buffers but those that are kept.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.rows.iter().map(|row| row.lent).sum()
+        let lent = self.rows.iter().map(|row| row.lent);
+        lent.filter(|lent| *lent < KEPT).sum()
     }
 
     /// Gives a part of a buffer keys of its own.

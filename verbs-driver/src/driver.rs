@@ -35,8 +35,6 @@ pub struct VerbsDriver<T: Trace = NoTrace> {
     cm_interval: Duration,
     /// When the communication manager is asked next, sleep or not.
     cm_due: Instant,
-    /// The clock is read by the poll.
-    is_polling: bool,
     /// A notice of the next completion is asked for and did not come yet.
     is_armed: bool,
     /// An event that was looked at to know whether there is one.
@@ -135,7 +133,6 @@ impl<T: Trace> VerbsDriver<T> {
             spin: options.spin,
             cm_interval: options.cm_interval,
             cm_due: Instant::ZERO,
-            is_polling: false,
             is_armed: false,
             ahead: None,
             limits,
@@ -382,14 +379,14 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.io.listening(listener)
     }
 
+    fn now(&mut self) -> Instant {
+        self.core.now = self.reading();
+        self.core.now
+    }
+
     fn with<R>(&mut self, _: Key, run: impl FnOnce(Parts<'_, Boxed, T, SlotPool>) -> R) -> R {
-        // Within a poll once a turn; a command may come long after the last one.
-        if !self.is_polling {
-            self.core.now = self.reading();
-        }
         let core = &mut self.core;
         run(Parts {
-            now: core.now,
             endpoint: &mut core.endpoint,
             slots: &mut core.slots,
         })
@@ -411,6 +408,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.core.buffers.lend(task, segments);
     }
 
+    fn keep(&mut self, _: Key, buffer: BufferId) {
+        self.core.buffers.keep(buffer);
+    }
+
     fn give_back(&mut self, _: Key, task: TaskId) {
         self.core.buffers.give_back(task);
     }
@@ -422,10 +423,7 @@ impl<T: Trace> Driver for VerbsDriver<T> {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.is_polling = true;
-        let polled = self.turns(timeout);
-        self.is_polling = false;
-        polled
+        self.turns(timeout)
     }
 
     fn allocate(&mut self, len: usize) -> Result<BufferId, BufferError> {
