@@ -1,8 +1,13 @@
 //! What can be asked for.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::completions::{CompletionsArgs, ManArgs};
+use crate::decode::DecodeArgs;
+use crate::talk::url::Url;
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -12,10 +17,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     about = "libxio's messaging protocol, as a tool: see it at work, test it, look into it",
     after_help = "Start with:\n  xio demo                  a server and a client talk to each other\n  \
                   xio sim --seeds 200       search for faults in 200 simulated worlds\n  \
-                  xio COMMAND --help        what a command takes, with examples",
+                  xio decode FILE           show what a capture holds\n  \
+                  xio COMMAND --help        what a command takes, with examples\n\nXIO_LOG \
+                  chooses what -v shows, and works without it: XIO_LOG=debug, or a list of \
+                  TARGET=LEVEL.",
     max_term_width = 100
 )]
 pub(crate) struct Cli {
+    /// Show events of the protocol on standard error; twice: all of them
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -26,12 +37,22 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Let a server and a client talk, and show what happened
     Demo(DemoArgs),
+    /// Answer requests at an address
+    Serve(ServeArgs),
+    /// Measure round trips to a server, and check that nothing is lost
+    Ping(PingArgs),
     /// Run simulated worlds with all checkers on
     Sim(SimArgs),
     /// Feed a recorded endpoint its inputs again, and compare what comes of them
     Replay(ReplayArgs),
+    /// Show the frames of a capture, of hex text, or of bare bytes
+    Decode(DecodeArgs),
     /// Print the declared states of the protocol
     States(StatesArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page
+    Man(ManArgs),
 }
 
 /// Largest `--size`: several such messages and their answers have to fit the demo's memory.
@@ -46,7 +67,7 @@ pub(crate) const SIZE_MAX: u32 = 16 << 20;
 )]
 pub(crate) struct DemoArgs {
     /// What connects the two
-    #[arg(long, value_enum, default_value_t = Over::Sim)]
+    #[arg(long, value_enum, default_value_t = Over::Tcp)]
     pub(crate) over: Over,
     /// Requests to send; for every ten of them a one-way message with a receipt goes along
     #[arg(long, value_name = "N", default_value_t = 10_000,
@@ -64,8 +85,127 @@ pub(crate) struct DemoArgs {
 /// What a demo can run over.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Over {
+    /// Sockets on loopback, a thread for each side
+    Tcp,
     /// The simulator's RDMA fabric, in virtual time
     Sim,
+}
+
+/// `xio serve`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  xio serve tcp://0.0.0.0:2061\n  xio serve tcp://[::1]:0 --json\n  \
+                  xio serve tcp://127.0.0.1:2061 --redirect tcp://127.0.0.1:2062\n\nRequests are \
+                  answered with what they brought. SIGINT and SIGTERM close all connections, each \
+                  with its FIN, and end the server within 5 seconds; a second one ends it at once.\n\
+                  Exit status: 0 when everybody was closed in time, else 1."
+)]
+pub(crate) struct ServeArgs {
+    /// Where to listen: tcp://host:port/resource; port 0 takes any, host * is every address
+    #[arg(value_name = "URL")]
+    pub(crate) url: Url,
+    /// Take everybody who asks for a session [default]
+    #[arg(long, conflicts_with_all = ["reject", "redirect"])]
+    pub(crate) accept: bool,
+    /// Refuse everybody, with this reason (a number; libxio's own begin at 1247689300)
+    #[arg(long, value_name = "REASON", conflicts_with = "redirect")]
+    pub(crate) reject: Option<u32>,
+    /// Send everybody to another server
+    #[arg(long, value_name = "URL")]
+    pub(crate) redirect: Option<Url>,
+    /// Answer with so many bytes (0, 1, 2, ... 255, 0, ...) instead of an echo, as far as the
+    /// requester has room for them
+    #[arg(long, value_name = "B")]
+    pub(crate) reply_size: Option<u64>,
+    /// Clients at once, at most
+    #[arg(long, value_name = "N", default_value_t = 4096,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) clients: u16,
+    /// MiB of memory for data that does not fit a frame; more has to wait
+    #[arg(long, value_name = "MIB", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) memory: u32,
+    /// Print one JSON object on standard output, and everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `xio ping`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  xio ping tcp://127.0.0.1:2061\n  \
+                  xio ping tcp://127.0.0.1:2061 --count 100000 --depth 64\n  \
+                  xio ping tcp://[::1]:2061 --size 1048576 --reply-size 0 --stream single\n  \
+                  xio ping tcp://127.0.0.1:2061 --one-way --receipt --interval 10ms\n\nExit status: 0 \
+                  when every message came back exactly once and right, else 1.")]
+pub(crate) struct PingArgs {
+    /// The server: tcp://host:port/resource
+    #[arg(value_name = "URL")]
+    pub(crate) url: Url,
+    /// Messages to send
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) count: u64,
+    /// Bytes of data in each message
+    #[arg(long, value_name = "B", default_value_t = 64, value_parser = bytes)]
+    pub(crate) size: usize,
+    /// Bytes of application header in each message; the first 24 say which one it is
+    #[arg(long, value_name = "B", default_value_t = 24,
+          value_parser = |text: &str| at_most(text, 256))]
+    pub(crate) header: usize,
+    /// Bytes of data wanted in each reply [default: the message's own data back]
+    #[arg(long, value_name = "B", value_parser = bytes)]
+    pub(crate) reply_size: Option<usize>,
+    /// Messages under way at once
+    #[arg(long, value_name = "D", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub(crate) depth: u32,
+    /// Send one-way messages; without --receipt they count as done when they are written
+    #[arg(long)]
+    pub(crate) one_way: bool,
+    /// Ask for a read receipt of each message
+    #[arg(long)]
+    pub(crate) receipt: bool,
+    /// Time between two messages, like 10ms or 1s
+    #[arg(long, value_name = "T", value_parser = humantime::parse_duration)]
+    pub(crate) interval: Option<Duration>,
+    /// Time that each message may take, like 500ms
+    #[arg(long, value_name = "T", value_parser = humantime::parse_duration)]
+    pub(crate) deadline: Option<Duration>,
+    /// Sockets of the connection
+    #[arg(long, value_enum, default_value_t = Stream::Dual)]
+    pub(crate) stream: Stream,
+    /// Take any answer as right: for servers that do not echo
+    #[arg(long)]
+    pub(crate) any_reply: bool,
+    /// Print one JSON object on standard output, and everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How many sockets carry a connection.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Stream {
+    /// One for everything
+    Single,
+    /// One for headers and one for data, as libxio does unless told otherwise
+    Dual,
+}
+
+/// Largest data of a message: what the protocol's sides take unless told otherwise.
+const DATA_MAX: usize = 1 << 30;
+
+fn bytes(text: &str) -> Result<usize, String> {
+    at_most(text, DATA_MAX)
+}
+
+fn at_most(text: &str, max: usize) -> Result<usize, String> {
+    let number: usize = text
+        .parse()
+        .map_err(|_| "not a number of bytes".to_owned())?;
+    if number > max {
+        return Err(format!("{max} bytes are the most"));
+    }
+    Ok(number)
 }
 
 /// `xio sim`.
@@ -93,6 +233,9 @@ pub(crate) struct SimArgs {
     /// Endpoints in every world [default: the seed decides]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=32))]
     pub(crate) endpoints: Option<u8>,
+    /// What connects the endpoints
+    #[arg(long, value_enum, default_value_t = Dialect::Both)]
+    pub(crate) dialect: Dialect,
     /// Print every event of every seed, one a line
     #[arg(long)]
     pub(crate) trace: bool,
@@ -140,6 +283,17 @@ pub(crate) struct ReplayArgs {
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which dialects a world has.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Dialect {
+    /// Queue pairs
+    Rdma,
+    /// Sockets, one or two a connection
+    Tcp,
+    /// As the seed decides
+    Both,
 }
 
 /// `xio states`.

@@ -2,48 +2,27 @@
 
 mod peer;
 mod plan;
+mod sockets;
 mod tally;
 mod timeline;
+mod world;
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use anyhow::Result;
-use indicatif::{HumanBytes, HumanCount, ProgressBar};
+use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
-use xio_sim::fabric::FabricConfig;
-use xio_sim::link::LinkConfig;
-use xio_sim::{NodeConfig, World};
 
 use crate::args::{DemoArgs, Over};
 use crate::output::{Count, Nanos, Output};
-use peer::Peer;
 use plan::Plan;
-use tally::Tally;
-use timeline::Timeline;
-
-/// Places of the two in the world.
-const CLIENT: usize = 0;
-const SERVER: usize = 1;
-
-/// Where the server listens.
-const PORT: u16 = 2061;
+use tally::Figures;
 
 /// Messages out at once, at most.
 const DEPTH: u32 = 16;
 
 /// Bytes of user memory that all messages of one side may take at once.
 const MEMORY: u32 = 32 << 20;
-
-/// Virtual time after which the demo is given up; nothing in it takes minutes.
-const TOO_LONG: u64 = 24 * 3600 * 1_000_000_000;
-
-/// Events between two looks at the progress bar.
-const BAR_EVERY: u32 = 4096;
-
-/// The world is the same in every run.
-const SEED: u64 = 1;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -66,214 +45,81 @@ struct Summary {
 /// When it cannot be set up, or its result not printed.
 pub(crate) fn run(args: &DemoArgs, out: &Output) -> Result<bool> {
     match args.over {
-        Over::Sim => Demo::new(args, out)?.run(),
+        Over::Sim => world::Demo::new(args, out)?.run(),
+        Over::Tcp => sockets::run(args, out),
     }
 }
 
-fn address(place: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, 0, place as u8 + 1))
+/// What a demo did, for people.
+fn traffic(plan: &Plan, figures: &Figures, took: &str) -> String {
+    let mut text = String::from("\ntraffic\n");
+    let mut row = |title: &str, what: String| {
+        let _ = writeln!(text, "  {title:<12}{what}");
+    };
+    let sent = |count: u32, what, got: u64| {
+        format!(
+            "{} sent, {} {what}",
+            HumanCount(count.into()),
+            HumanCount(got)
+        )
+    };
+    row(
+        "requests",
+        sent(plan.requests, "answered", figures.responses),
+    );
+    row(
+        "one-ways",
+        sent(plan.one_ways, "receipts", figures.receipts),
+    );
+    row(
+        "data",
+        format!("{}, each byte compared", HumanBytes(figures.bytes)),
+    );
+    let at = |quantile| Nanos(figures.latencies.value_at_quantile(quantile));
+    row(
+        "latency",
+        format!(
+            "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(0.999),
+            Nanos(figures.latencies.max())
+        ),
+    );
+    row("took", took.to_owned());
+    text
 }
 
-/// A demo over the simulator.
-struct Demo<'a> {
-    world: World<Peer>,
-    plan: Plan,
-    depth: u32,
-    timeline: Timeline,
-    bar: ProgressBar,
-    out: &'a Output,
-}
-
-impl<'a> Demo<'a> {
-    fn new(args: &DemoArgs, out: &'a Output) -> Result<Self> {
-        let plan = Plan::new(args.requests, args.size);
-        // A message may need room for its data and for its answer's.
-        let room = 2 * plan.largest().max(64).next_power_of_two();
-        let depth = (MEMORY / room).clamp(1, DEPTH);
-        let mut world = World::new(SEED, FabricConfig::default(), LinkConfig::default());
-        let (timeline, sink) = Timeline::new();
-        world.env.trace.print_to(sink);
-        for place in [CLIENT, SERVER] {
-            let mut node = NodeConfig::new(place as u8);
-            node.config.linger = Duration::from_secs(1);
-            node.arena = 2 * MEMORY;
-            let peer = Peer::new(plan, place == CLIENT, depth);
-            world.add(&node, address(place), peer)?;
-        }
-        world.ledger.number_connection();
-        world.ledger.expect_no_loss();
-        let bar = out.progress(u64::from(plan.messages()), "messages");
-        Ok(Self {
-            world,
-            plan,
-            depth,
-            timeline,
-            bar,
-            out,
-        })
-    }
-
-    fn run(mut self) -> Result<bool> {
-        self.out.text(
-            "A server and a client in the simulator, over RDMA as libxio speaks it. Times are \
-             virtual.\nA line with an arrow is a row of `xio states`: what came, and the state it \
-             led to.\n\nhandshake\n",
-        )?;
-        let start = self.handshake()?;
-        self.traffic()?;
-        self.close(start)?;
-        self.verdict()
-    }
-
-    /// Runs until both sides are established; returns when it began.
-    fn handshake(&mut self) -> Result<u64> {
-        let to = SocketAddr::new(address(SERVER), PORT);
-        // A first turn, so that the trace has transitions from the start.
-        self.world.act(CLIENT, |_, _, _| ());
-        self.world.act(SERVER, |_, _, _| ());
-        let mut begun = Ok(());
-        self.world.act(SERVER, |peer, core, desk| {
-            begun = peer.listen(core, desk, to);
-        });
-        begun?;
-        let start = self.world.env.now();
-        let mut begun = Ok(());
-        self.world.act(CLIENT, |peer, core, desk| {
-            begun = peer.connect(core, desk, to);
-        });
-        begun?;
-        self.world.run_until(TOO_LONG, |world| {
-            world.user(CLIENT).is_over || world.user(CLIENT).is_up && world.user(SERVER).is_up
-        });
-        let text = self.timeline(start);
-        self.out.text(text)?;
-        Ok(start)
-    }
-
-    /// Runs until the client has all its answers, or the connection is lost, and says how it was.
-    fn traffic(&mut self) -> Result<()> {
-        let (began, events) = (self.world.env.now(), self.world.events());
-        let bar = &self.bar;
-        let mut seen = 0_u32;
-        self.world.run_until(TOO_LONG, |world| {
-            let client = world.user(CLIENT);
-            seen += 1;
-            if seen.is_multiple_of(BAR_EVERY) {
-                bar.set_position(client.progress());
-            }
-            client.is_closing || client.is_over
-        });
-        self.bar.finish_and_clear();
-        let took = self.world.env.now() - began;
-        let events = self.world.events() - events;
-        let tally = self.tally();
-        self.out.text(self.report(&tally, took, events))?;
-        Ok(())
-    }
-
-    /// Runs until nothing is left, and looks whether everything is as it was.
-    fn close(&mut self, start: u64) -> Result<()> {
-        self.world.run_until(TOO_LONG, |world| {
-            [CLIENT, SERVER].iter().all(|n| world.user(*n).is_over)
-        });
-        self.world.run_until(TOO_LONG, World::all_gone);
-        self.world.finish();
-        let text = self.timeline(start);
-        self.out.text(format_args!("\nclose\n{text}"))?;
-        Ok(())
-    }
-
-    /// What happened since the last call, with times since `start`.
-    fn timeline(&mut self, start: u64) -> String {
-        let mut notes = Vec::new();
-        for place in [SERVER, CLIENT] {
-            self.world
-                .act(place, |peer, _, _| notes.append(&mut peer.notes));
-        }
-        self.timeline.take(&notes, start)
-    }
-
-    /// What both sides saw.
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::new(&self.plan);
-        for place in [CLIENT, SERVER] {
-            tally.merge(&self.world.user(place).tally);
-        }
-        tally
-    }
-
-    fn report(&self, tally: &Tally, took: u64, events: u64) -> String {
-        let plan = &self.plan;
-        let mut text = String::from("\ntraffic\n");
-        let mut row = |title: &str, what: String| {
-            let _ = writeln!(text, "  {title:<12}{what}");
-        };
-        let sent = |count: u32, what, got: u64| {
-            format!(
-                "{} sent, {} {what}",
-                HumanCount(count.into()),
-                HumanCount(got)
-            )
-        };
-        row("requests", sent(plan.requests, "answered", tally.responses));
-        row("one-ways", sent(plan.one_ways, "receipts", tally.receipts));
-        row(
-            "data",
-            format!("{}, each byte compared", HumanBytes(tally.bytes)),
-        );
-        let at = |quantile| Nanos(tally.latencies.value_at_quantile(quantile));
-        row(
-            "latency",
-            format!(
-                "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
-                at(0.5),
-                at(0.9),
-                at(0.99),
-                at(0.999),
-                Nanos(tally.latencies.max())
-            ),
-        );
-        row(
-            "took",
-            format!(
-                "{} with {} out at once; {}",
-                Nanos(took),
-                Count(self.depth.into(), "message"),
-                Count(events, "event")
-            ),
-        );
-        text
-    }
-
-    /// Says what was lost, and what else is wrong.
-    fn verdict(&self) -> Result<bool> {
-        let tally = self.tally();
-        let summary = Summary {
-            driver: "sim",
-            requests: self.plan.requests.into(),
-            responses: tally.responses,
-            one_ways: self.plan.one_ways.into(),
-            receipts: tally.receipts,
-            lost: tally.lost(),
-            duplicated: tally.duplicated(),
-            bytes: tally.bytes,
-            p50_ns: tally.latencies.value_at_quantile(0.5),
-            p99_ns: tally.latencies.value_at_quantile(0.99),
-        };
-        let breaches = self.world.ledger.breaches();
-        for breach in breaches {
-            self.out.text(format_args!("violation: {breach}\n"))?;
-        }
-        let (lost, duplicated) = (summary.lost, summary.duplicated);
-        let is_clean = lost == 0 && duplicated == 0 && breaches.is_empty();
-        let verdict = match (is_clean, tally.damaged) {
-            (true, _) => "every message arrived exactly once, as it was sent".to_owned(),
-            (false, 0) => Count(breaches.len() as u64, "violation").to_string(),
-            (false, damaged) => format!("{damaged} of them arrived damaged"),
-        };
-        let line = format!("\n{lost} lost, {duplicated} duplicated: {verdict}\n");
-        self.out.text(line)?;
-        self.out.object(&summary)?;
-        Ok(is_clean)
-    }
+/// Says what was lost, and what else is wrong.
+fn verdict(
+    driver: &'static str,
+    plan: &Plan,
+    figures: &Figures,
+    violations: usize,
+    out: &Output,
+) -> Result<bool> {
+    let summary = Summary {
+        driver,
+        requests: plan.requests.into(),
+        responses: figures.responses,
+        one_ways: plan.one_ways.into(),
+        receipts: figures.receipts,
+        lost: figures.lost,
+        duplicated: figures.duplicated,
+        bytes: figures.bytes,
+        p50_ns: figures.latencies.value_at_quantile(0.5),
+        p99_ns: figures.latencies.value_at_quantile(0.99),
+    };
+    let (lost, duplicated) = (summary.lost, summary.duplicated);
+    let is_clean = lost == 0 && duplicated == 0 && violations == 0;
+    let verdict = match (is_clean, figures.damaged) {
+        (true, _) => "every message arrived exactly once, as it was sent".to_owned(),
+        (false, 0) => Count(violations as u64, "violation").to_string(),
+        (false, damaged) => format!("{damaged} of them arrived damaged"),
+    };
+    let line = format!("\n{lost} lost, {duplicated} duplicated: {verdict}\n");
+    out.text(line)?;
+    out.object(&summary)?;
+    Ok(is_clean)
 }

@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use xio_sim::FaultLevel;
 use xio_sim::scenario::Options;
+use xio_sim::{Dialects, FaultLevel};
 
-use crate::args::{Faults, SimArgs};
+use crate::args::{Dialect, Faults, SimArgs};
 use crate::output::{Count, Output};
 use seeds::{Outcome, Runner};
 use totals::Totals;
@@ -79,6 +79,11 @@ fn options(args: &SimArgs) -> Options {
             Faults::Some => FaultLevel::Some,
             Faults::All => FaultLevel::All,
         },
+        dialects: match args.dialect {
+            Dialect::Rdma => Dialects::Rdma,
+            Dialect::Tcp => Dialects::Tcp,
+            Dialect::Both => Dialects::Both,
+        },
         endpoints: args.endpoints.map_or(0, usize::from),
         ..Options::new(0)
     }
@@ -124,6 +129,11 @@ fn command_for(args: &SimArgs, seed: u64) -> String {
         Faults::Some => " --faults some",
         Faults::All => " --faults all",
     });
+    command.push_str(match args.dialect {
+        Dialect::Rdma => " --dialect rdma",
+        Dialect::Tcp => " --dialect tcp",
+        Dialect::Both => "",
+    });
     if let Some(endpoints) = args.endpoints {
         let _ = write!(command, " --endpoints {endpoints}");
     }
@@ -164,13 +174,22 @@ mod tests {
 
     #[test]
     fn failing_seed_names_the_command_that_repeats_it() {
-        let asked = args(&["--seeds", "9", "--steps", "7000", "--faults", "some"]);
+        let asked = args(&[
+            "--seeds",
+            "9",
+            "--steps",
+            "7000",
+            "--faults",
+            "some",
+            "--dialect",
+            "tcp",
+        ]);
         let text = failure(&asked, 4, &Outcome::Panicked("index out of bounds".into()));
         assert!(text.contains("panicked: index out of bounds"), "{text}");
         let again = text.lines().find_map(|line| line.split_once("again: "));
         let command = again.expect("a command").1;
         assert!(
-            command.ends_with(" sim --seed 4 --steps 7000 --faults some --trace"),
+            command.ends_with(" sim --seed 4 --steps 7000 --faults some --dialect tcp --trace"),
             "{command}"
         );
         let words: Vec<&str> = command.split(' ').skip(2).collect();

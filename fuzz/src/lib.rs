@@ -19,6 +19,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
+    ("decode", decode),
     ("wire_rdma", wire_rdma),
     ("wire_tcp", wire_tcp),
     ("ops", ops),
@@ -99,6 +100,27 @@ pub fn hostile_peer(data: &[u8]) {
 /// No invariant breaks, and everything is back in the end.
 pub fn tcp_stream(data: &[u8]) {
     let _ = bytes::run(data);
+}
+
+/// The input is a file that somebody wants decoded: a capture, hex text, bytes.
+///
+/// It is refused, or something is told of it: never more often than it has bytes, and nothing that
+/// cannot be shown.
+pub fn decode(data: &[u8]) {
+    let mut told = 0;
+    let result = xio_decode::decode(data, xio_decode::Options::default(), |item| {
+        told += 1;
+        assert_eq!(item.n, told);
+        assert!(xio_decode::text(item).ends_with('\n'));
+        let json = xio_decode::json(item);
+        assert!(json.starts_with('{') && json.ends_with('}'));
+        Ok(())
+    });
+    assert!(told <= data.len() as u64);
+    if let Ok(summary) = result {
+        assert!(summary.frames <= told && summary.malformed <= summary.frames);
+        assert!(!summary.to_string().is_empty());
+    }
 }
 
 #[cfg(test)]

@@ -66,6 +66,9 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// For the user's answer to a waiting payload.
     pub provide_timeout: Duration,
+    /// How payloads of connections get their memory, and what their deadlines do, until
+    /// [`set_policy`](crate::Endpoint::set_policy) says otherwise for one.
+    pub policy: ConnectionPolicy,
     /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
     /// The deliberate fault of a mutant.
@@ -115,6 +118,7 @@ impl Config {
             linger: Duration::from_secs(60),
             drain_timeout: Duration::from_millis(500),
             provide_timeout: Duration::from_secs(10),
+            policy: ConnectionPolicy::ASK,
             keepalive: Some(Keepalive {
                 time: Duration::from_secs(60),
                 interval: Duration::from_secs(20),
@@ -140,6 +144,77 @@ impl Config {
         // TLV, session header, RDMA response header, both lists at their longest.
         16 + 40 + 44 + 2 * 16 * self.sge_max as usize
     }
+}
+
+/// Where the payload of a message goes that the peer keeps until it is asked for
+/// (PROTOCOL.md 10.3).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Rendezvous {
+    /// The user is asked for memory, with `PayloadWaiting`.
+    Ask,
+    /// Into the transport's pool ([`add_pool`](crate::Endpoint::add_pool)), unasked.
+    Pool {
+        /// Bytes of chunks that messages of the connection may have at once. Further payloads wait
+        /// at the peer until the user has given some back; one that is larger by itself is refused.
+        max_bytes: u64,
+    },
+}
+
+/// What becomes of a message's buffers when its deadline passes while the peer or the device may
+/// still touch them (PROTOCOL.md 12.1). They come back with `BuffersReturned` in any case.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OnExpiry {
+    /// They are kept until the peer has answered and the device is done, or the transport
+    /// connection is over.
+    Hold,
+    /// The regions that they lie in are revoked, as by [`revoke`](crate::Endpoint::revoke): the
+    /// peer cannot reach them any more once the driver has said so. What lies in no region of this
+    /// endpoint's is held.
+    Revoke,
+    /// The transport connection is taken down.
+    Disconnect,
+}
+
+/// Choices for one connection.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ConnectionPolicy {
+    /// What becomes of buffers at a message's deadline.
+    pub on_expiry: OnExpiry,
+    /// Where payloads go.
+    pub rendezvous: Rendezvous,
+    /// How long a payload waits for memory before it is refused; `None` is
+    /// [`Config::provide_timeout`].
+    pub provide_timeout: Option<Duration>,
+}
+
+impl ConnectionPolicy {
+    /// The user is asked for memory; buffers are held.
+    pub const ASK: Self = Self {
+        on_expiry: OnExpiry::Hold,
+        rendezvous: Rendezvous::Ask,
+        provide_timeout: None,
+    };
+
+    /// Payloads go into the pool, so many bytes of them at once.
+    pub const fn pool(max_bytes: u64) -> Self {
+        Self {
+            rendezvous: Rendezvous::Pool { max_bytes },
+            ..Self::ASK
+        }
+    }
+}
+
+/// Memory that a driver lends for payloads: `chunks` pieces of `chunk` bytes, one behind the other.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct PoolMemory {
+    /// First byte, or the driver's cookie for it; not 0.
+    pub addr: u64,
+    /// Key for the local device; 0 on sockets.
+    pub lkey: u32,
+    /// Bytes of a chunk, at least 64.
+    pub chunk: u32,
+    /// How many there are; [`POOL_CHUNKS_MAX`](crate::POOL_CHUNKS_MAX) in all pools at most.
+    pub chunks: u16,
 }
 
 /// What a driver's device or sockets can do; stated once per transport.

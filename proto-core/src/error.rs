@@ -106,6 +106,14 @@ pub enum Reason {
     MovedToPortals,
     /// More redirections in a row than the configuration allows.
     TooManyRedirects(u8),
+    /// URI and private data of the session do not fit the largest frame that the peer agreed to
+    /// (PROTOCOL.md 7.1). Nothing was sent.
+    SetupTooLong {
+        /// Bytes of the setup's payload.
+        len: u32,
+        /// Bytes that it may have on this transport connection.
+        max: u32,
+    },
     /// The transport connection was lost.
     Disconnected,
     /// Nobody listens there, or the listener refused.
@@ -243,6 +251,9 @@ impl fmt::Display for Reason {
             Self::Redirected => f.write_str("redirected to another server"),
             Self::MovedToPortals => f.write_str("moved to the session's portals"),
             Self::TooManyRedirects(n) => write!(f, "redirected {n} times in a row"),
+            Self::SetupTooLong { len, max } => {
+                write!(f, "session setup of {len} bytes, the peer takes {max}")
+            }
             Self::Disconnected => f.write_str("transport connection lost"),
             Self::Refused => f.write_str("connection refused"),
             Self::Unreachable(s) => write!(f, "peer unreachable (status {s})"),

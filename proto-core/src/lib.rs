@@ -87,7 +87,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 240 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 304 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -98,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 96 + 240 + 4 × 16 = 656 bytes. The slots' own bytes are the
+//! connection of its own takes 256 + 96 + 304 + 4 × 16 = 720 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -117,6 +117,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod driver;
 mod endpoint;
 mod entries;
 mod error;
@@ -137,7 +138,11 @@ mod timer;
 mod trace;
 pub mod wire;
 
-pub use config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimits};
+pub use config::{
+    Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
+    Rendezvous, TransportLimits,
+};
+pub use driver::Driver;
 pub use endpoint::*;
 pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};

@@ -57,19 +57,26 @@ impl Pool {
     /// Takes a row; its content is what the last user left.
     #[inline(always)]
     pub(crate) fn take<R: Row>(&mut self, rows: &mut [R]) -> Option<u32> {
+        self.take_row(rows).map(|(index, _)| index)
+    }
+    /// [`take`](Self::take), with the row.
+    #[inline(always)]
+    pub(crate) fn take_row<'a, R: Row>(&mut self, rows: &'a mut [R]) -> Option<(u32, &'a mut R)> {
+        let index = self.head;
         // NONE is beyond every table: the test for the end of the list is that of the bounds.
-        let index = if let Some(row) = rows.get_mut(self.head as usize) {
-            let index = self.head;
+        if (index as usize) < rows.len() {
+            let row = &mut rows[index as usize];
             self.head = *row.next_free();
-            index
-        } else if self.fresh < self.end {
+            self.free -= 1;
+            return Some((index, row));
+        }
+        if self.fresh < self.end {
+            let index = self.fresh;
             self.fresh += 1;
-            self.fresh - 1
-        } else {
-            return None;
-        };
-        self.free -= 1;
-        Some(index)
+            self.free -= 1;
+            return Some((index, &mut rows[index as usize]));
+        }
+        None
     }
     /// Gives a row back and ends the life of its id.
     #[inline(always)]

@@ -1,12 +1,13 @@
 //! Runs seeds and says what came of them:
-//! `cargo run --release --example seeds -- FIRST COUNT none|some|all [KEEP] [CHECK_EVERY] [print]`.
+//! `cargo run --release --example seeds -- FIRST COUNT none|some|all [KEEP] [CHECK_EVERY]
+//! [both|rdma|tcp] [print]`.
 
 use std::time::Instant;
 
 use xio_proto::MARKS;
 use xio_sim::check::Outcome;
 use xio_sim::scenario::{Options, Report, run};
-use xio_sim::{FaultLevel, MarkTrace, Site};
+use xio_sim::{Dialects, FaultLevel, MarkTrace, Site};
 
 /// What all seeds have in common.
 struct Sums {
@@ -86,6 +87,11 @@ fn main() {
         Some("some") => FaultLevel::Some,
         _ => FaultLevel::All,
     };
+    let dialects = match args.get(5).map(String::as_str) {
+        Some("rdma") => Dialects::Rdma,
+        Some("tcp") => Dialects::Tcp,
+        _ => Dialects::Both,
+    };
     let start = Instant::now();
     let mut sums = Sums {
         seeds: count,
@@ -101,7 +107,8 @@ fn main() {
             faults,
             keep: number(3, 0) as usize,
             check_every: number(4, 64) as u32,
-            print: args.len() > 5,
+            dialects,
+            print: args.len() > 6,
             ..Options::new(seed)
         };
         match std::panic::catch_unwind(|| run(&options)) {

@@ -82,7 +82,7 @@ impl Chaos {
     }
 
     fn strike(&mut self, world: &mut dyn Faulty, victim: usize) {
-        const OUTSIDE: [Site; 9] = [
+        const OUTSIDE: [Site; 10] = [
             Site::ShortLinkLoss,
             Site::Stall,
             Site::ClockJump,
@@ -92,6 +92,7 @@ impl Chaos {
             Site::DeviceRemoval,
             Site::SilentDeath,
             Site::SpuriousNotification,
+            Site::Stray,
         ];
         for site in OUTSIDE {
             // Rare sites would hardly ever fire at a tick.
@@ -122,6 +123,7 @@ impl Chaos {
                     removed
                 }
                 Site::SilentDeath => world.kill(victim),
+                Site::Stray => world.send_stray(victim, &mut self.rng),
                 _ => {
                     world.env().wake_after(victim as u32, 0);
                     true

@@ -8,6 +8,10 @@ pub const ENOMEM: i32 = 12;
 pub const ENODEV: i32 = 19;
 /// The call makes no sense now.
 pub const EINVAL: i32 = 22;
+/// Too many open files.
+pub const EMFILE: i32 = 24;
+/// Nobody reads the other end.
+pub const EPIPE: i32 = 32;
 /// The port is taken.
 pub const EADDRINUSE: i32 = 98;
 /// The connection was reset.

@@ -12,6 +12,7 @@ use crate::check::{Breach, Check, Outcome};
 use crate::fabric::{FabricConfig, NicLimits};
 use crate::link::LinkConfig;
 use crate::rng::Rng;
+use crate::roads::{self, Dialects, Has, Roads};
 use crate::swarm::{FaultLevel, Site, Swarm};
 use crate::trace::{MarkTrace, Tracer};
 use crate::world::{NodeConfig, World};
@@ -25,6 +26,8 @@ pub struct Options {
     pub faults: FaultLevel,
     /// Endpoints; the seed decides when this is 0.
     pub endpoints: usize,
+    /// Which dialects there may be.
+    pub dialects: Dialects,
     /// Messages, at least.
     pub messages: u32,
     /// Lines of trace to keep.
@@ -45,6 +48,7 @@ impl Options {
             seed,
             faults: FaultLevel::All,
             endpoints: 0,
+            dialects: Dialects::Both,
             messages: 600,
             keep: 0,
             print: false,
@@ -104,7 +108,7 @@ fn address(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, (number >> 8) as u8, number as u8 + 1))
 }
 
-fn node(rng: &mut Rng, number: u8, tiny: bool) -> NodeConfig {
+fn node(rng: &mut Rng, number: u8, has: Has, tiny: bool) -> NodeConfig {
     let mut node = NodeConfig::new(number);
     let config = &mut node.config;
     config.seed = rng.next();
@@ -124,18 +128,27 @@ fn node(rng: &mut Rng, number: u8, tiny: bool) -> NodeConfig {
     config.rx_slots = rng.pick(&[256, 512, 1024]);
     config.tx_slots = rng.pick(&[32, 64, 256]);
     node.signal_every = rng.pick(&[1, 4, 16, 64]);
+    let mut limits = NicLimits::default();
     if tiny {
-        node.limits = NicLimits::tiny(rng);
-        node.limits.srq_depth = 0;
-        node.limits.rq_depth = node
-            .limits
-            .rq_depth
-            .max(u32::from(node.config.min_grant) + 2);
+        limits = NicLimits::tiny(rng);
+        limits.srq_depth = 0;
+        limits.rq_depth = limits.rq_depth.max(u32::from(node.config.min_grant) + 2);
         node.config.rx_slots = rng.range(64, 128) as u32;
         node.config.tx_slots = rng.range(12, 32) as u32;
         node.counts.tasks = rng.range(8, 64) as usize;
         node.counts.nexuses = rng.range(4, 8) as usize;
         node.counts.work = rng.range(64, 256) as usize;
+    }
+    node.rdma = has.rdma.then_some(limits);
+    if has.tcp {
+        node.tcp = Some(roads::sockets(rng, tiny));
+    }
+    if has.tcp && tiny {
+        node.config.half_open_max = rng.range(2, 4) as u32;
+        node.counts.sockets = rng.range(6, 16) as usize;
+        if !has.rdma {
+            node.config.rx_slots = rng.range(6, 40) as u32;
+        }
     }
     node.counts.rx_slots = node.config.rx_slots as usize;
     node.counts.tx_slots = node.config.tx_slots as usize;
@@ -167,12 +180,12 @@ fn mix(rng: &mut Rng, inline: u32, lossy: bool) -> Mix {
     }
 }
 
-fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: bool) -> Vec<Errand> {
+fn errands(rng: &mut Rng, me: usize, roads: &Roads, messages: u32, harsh: bool) -> Vec<Errand> {
     let count = rng.range(1, 4) as u32;
     let mut at = 0;
     (0..count)
         .map(|_| {
-            let other = (me + rng.range(1, endpoints as u64 - 1) as usize) % endpoints;
+            let (other, over) = roads.pick(rng, me);
             at += rng.spread(0, 20 * MILLISECOND);
             let closing = if harsh {
                 rng.pick(&[
@@ -187,6 +200,7 @@ fn errands(rng: &mut Rng, me: usize, endpoints: usize, messages: u32, harsh: boo
             };
             Errand {
                 peer: SocketAddr::new(address(other), PORT),
+                over,
                 at,
                 messages: messages / count + 1,
                 back: rng.pick(&[0, 0, 1, 20]),
@@ -218,10 +232,11 @@ pub fn run_recorded(
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
     let endpoints = match options.endpoints {
-        0 if rng.flip() => 2,
+        0 if rng.chance(300_000) => 2,
         0 => rng.range(3, 5) as usize,
         given => given.max(2),
     };
+    let roads = Roads::draw(&mut rng, endpoints, options.dialects);
     let tiny = swarm.ppm(Site::TinyLimits) > 0;
     let harsh = options.faults == FaultLevel::All;
     let fabric = FabricConfig::draw(&mut rng);
@@ -240,7 +255,7 @@ pub fn run_recorded(
         if tiny_here {
             world.env.swarm.count(Site::TinyLimits);
         }
-        let mut node = node(&mut rng, number as u8, tiny_here);
+        let mut node = node(&mut rng, number as u8, roads.of(number), tiny_here);
         #[cfg(feature = "mutants")]
         {
             node.config.mutant = options.mutant;
@@ -249,7 +264,7 @@ pub fn run_recorded(
             node.tape = Some(tape.clone());
         }
         let mix = mix(&mut rng, node.config.inline_data_max, early || harsh);
-        let errands = errands(&mut rng, number, endpoints, share, early || harsh);
+        let errands = errands(&mut rng, number, &roads, share, early || harsh);
         let actor = Actor::new(rng.fork(), mix, errands);
         if let Err(error) = world.add(&node, address(number), actor) {
             let text = format!("endpoint {number}: {error}");

@@ -88,15 +88,17 @@ sites! {
     StreamDelay = "stream_delay", Gentle, 20_000;
     /// The buffers of a stream are tiny.
     TinyWindow = "tiny_window", Gentle, 250_000;
+    /// Somebody who does not speak the protocol connects to a listener on sockets.
+    Stray = "stray", Gentle, 250_000;
     /// A link is down for longer than the retries last.
     LinkLoss = "link_loss", Harsh, 100_000;
     /// A peer falls silent without a trace.
     SilentDeath = "silent_death", Harsh, 50_000;
-    /// A post of a send fails.
+    /// A post of a send, or a write, fails.
     PostFailed = "post_failed", Harsh, 500;
     /// A post of a receive fails.
     PostReceiveFailed = "post_receive_failed", Harsh, 300;
-    /// A queue pair cannot be made.
+    /// A queue pair, or a socket, cannot be made.
     QueuePairFailed = "queue_pair_failed", Harsh, 100_000;
     /// Memory cannot be registered.
     RegistrationFailed = "registration_failed", Harsh, 50_000;
@@ -127,11 +129,11 @@ sites! {
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
     /// A stream is reset.
-    Reset = "reset", Harsh, 200;
+    Reset = "reset", Harsh, 5_000;
     /// A stream's connect is refused.
     Refused = "refused", Harsh, 50_000;
     /// A stream stays half open: its other end is gone and nobody says so.
-    HalfOpen = "half_open", Harsh, 50_000;
+    HalfOpen = "half_open", Harsh, 5_000;
 }
 
 const SITES: usize = Site::ALL.len();

@@ -27,6 +27,8 @@ pub enum Object {
     Connection(u32),
     /// A task of the core.
     Task(u32),
+    /// A socket of the core.
+    Stream(u32),
     /// An actor of the workload.
     Actor(u32),
 }
@@ -43,6 +45,7 @@ impl Object {
             Self::Session(n) => ("session", n),
             Self::Connection(n) => ("conn", n),
             Self::Task(n) => ("task", n),
+            Self::Stream(n) => ("stream", n),
             Self::Actor(n) => ("actor", n),
         }
     }
@@ -58,6 +61,7 @@ impl Object {
             Self::Connection(_) => 7,
             Self::Task(_) => 8,
             Self::Actor(_) => 9,
+            Self::Stream(_) => 10,
         };
         kind << 32 | self.parts().1 as u64
     }
@@ -130,6 +134,7 @@ acts! {
     ResetSent = "reset" ("");
     FrameDone = "frame written" ("wr", "bytes");
     Closed = "closed" ("");
+    ShutDown = "shut down" ("");
     Transition = "transition" ("step");
     Input = "input" ("kind", "value");
     Control = "control" ("kind", "value");

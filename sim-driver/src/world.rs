@@ -3,17 +3,18 @@
 use std::net::IpAddr;
 
 use xio_proto::storage::Counts;
-use xio_proto::{Config, ConfigError, FreeRows, Start};
+use xio_proto::{Config, ConfigError, FreeRows, Start, TransportLimits};
 use xio_record::{Recorder, Tape};
 
 use crate::actor::Actor;
 use crate::chaos::Chaos;
 use crate::check::{Check, Fact, Ledger};
-use crate::driver::{Desk, Hands, SimDriver, User, transport_limits};
+use crate::driver::{Desk, Habits, Hands, SimDriver, User, transport_limits};
 use crate::env::Env;
 use crate::fabric::{Fabric, FabricConfig, NicId, NicLimits};
-use crate::link::{LinkConfig, Links};
+use crate::link::{HostId, LinkConfig, Links};
 use crate::queue::Event;
+use crate::rng::Rng;
 use crate::trace::MarkTrace;
 
 /// What an endpoint is made of.
@@ -23,8 +24,10 @@ pub struct NodeConfig {
     pub config: Config,
     /// Its tables.
     pub counts: Counts,
-    /// Its device.
-    pub limits: NicLimits,
+    /// What its device can do, if it has one.
+    pub rdma: Option<NicLimits>,
+    /// What its sockets can do and how they are used, if it has any.
+    pub tcp: Option<(TransportLimits, Habits)>,
     /// A send is signalled at least every so many.
     pub signal_every: u16,
     /// Bytes for user buffers.
@@ -42,7 +45,7 @@ impl NodeConfig {
     pub fn new(endpoint: u8) -> Self {
         let config = Config::new(endpoint, 1024, 256);
         let counts = Counts {
-            listeners: 2,
+            listeners: 4,
             nexuses: 16,
             sessions: 64,
             connections: 64,
@@ -50,14 +53,15 @@ impl NodeConfig {
             rx_slots: config.rx_slots as usize,
             tx_slots: config.tx_slots as usize,
             work: 2048,
-            sockets: 0,
+            sockets: 64,
             extents: 64,
             regions: 16,
         };
         Self {
             config,
             counts,
-            limits: NicLimits::default(),
+            rdma: Some(NicLimits::default()),
+            tcp: None,
             signal_every: 16,
             arena: 64 << 20,
             regions: 4096,
@@ -124,7 +128,8 @@ impl<U: User> World<U> {
         }
     }
 
-    /// Adds an endpoint with a device at an address, and returns its number.
+    /// Adds an endpoint at an address, for queue pairs, for sockets or for both, and returns its
+    /// number.
     ///
     /// # Errors
     /// A configuration that cannot work.
@@ -142,10 +147,16 @@ impl<U: User> World<U> {
             node.regions,
             node.recorder(),
         )?;
-        let nic = self.fabric.add_nic(driver.number(), address, node.limits);
-        let mut stated = transport_limits(&node.limits);
-        stated.signal_every = node.signal_every;
-        driver.add_rdma(nic, node.limits, stated)?;
+        if let Some(limits) = node.rdma {
+            let nic = self.fabric.add_nic(driver.number(), address, limits);
+            let mut stated = transport_limits(&limits);
+            stated.signal_every = node.signal_every;
+            driver.add_rdma(nic, limits, stated)?;
+        }
+        if let Some((limits, habits)) = node.tcp {
+            let host = self.links.add_host(driver.number(), address);
+            driver.add_tcp(host, habits, limits)?;
+        }
         let free = driver.core().free_rows();
         self.nodes.push(Node {
             driver,
@@ -203,15 +214,7 @@ impl<U: User> World<U> {
         if node.dead {
             return;
         }
-        let now = node.driver.now(&self.env);
-        let rdma = node.driver.transport();
-        let mut desk = Desk {
-            env: &mut self.env,
-            ledger: &mut self.ledger,
-            number: number as u32,
-            now,
-            rdma,
-        };
+        let mut desk = node.driver.desk(&mut self.env, &mut self.ledger);
         act(&mut node.user, node.driver.core_mut(), &mut desk);
         self.with(number, |driver, hands| driver.wake(hands));
     }
@@ -291,6 +294,11 @@ impl<U: User> World<U> {
     pub fn heal(&mut self) {
         self.with_chaos(|chaos, world| chaos.end(world));
         self.env.swarm.heal();
+        for number in 0..self.nodes.len() {
+            self.with(number, |driver, hands| {
+                driver.end_strays(hands.env, hands.links);
+            });
+        }
     }
 
     fn with_chaos(&mut self, run: impl FnOnce(&mut Chaos, &mut Self)) {
@@ -302,8 +310,9 @@ impl<U: User> World<U> {
 
     /// True when nothing lives on any endpoint that lives.
     pub fn all_gone(&self) -> bool {
-        self.living()
-            .all(|node| node.driver.core().free_rows() == node.free)
+        // Somebody may still wait in a backlog.
+        let free = |node: &Node<U>| node.driver.core().free_rows() == node.free;
+        self.links.sockets_live() == 0 && self.living().all(free)
     }
 
     fn living(&self) -> impl Iterator<Item = &Node<U>> {
@@ -339,6 +348,11 @@ impl<U: User> World<U> {
             let text = format!("{ids} queue pairs are left");
             self.ledger.breach(at, Check::Conservation, text);
         }
+        let sockets = self.links.sockets_live();
+        if sockets != 0 {
+            let text = format!("{sockets} sockets are left");
+            self.ledger.breach(at, Check::Conservation, text);
+        }
     }
 }
 
@@ -365,6 +379,8 @@ pub(crate) trait Faulty {
     fn remove_device(&mut self, number: usize) -> bool;
     fn restore_device(&mut self, number: usize);
     fn kill(&mut self, number: usize) -> bool;
+    /// Somebody who does not speak the protocol connects from the host of `number`.
+    fn send_stray(&mut self, number: usize, rng: &mut Rng) -> bool;
 }
 
 impl<U: User> World<U> {
@@ -374,6 +390,10 @@ impl<U: User> World<U> {
             .get(number)
             .filter(|node| !node.dead && !node.removed)?;
         node.driver.nic()
+    }
+    fn living_host(&self, number: usize) -> Option<HostId> {
+        let node = self.nodes.get(number).filter(|node| !node.dead)?;
+        node.driver.host()
     }
 }
 
@@ -389,16 +409,22 @@ impl<U: User> Faulty for World<U> {
         self.fabric.config().retry_timeout * 3
     }
     fn cut_link(&mut self, number: usize, for_ns: u64) -> bool {
-        let Some(nic) = self.living_nic(number) else {
-            return false;
-        };
-        self.fabric.cut_link(&mut self.env, nic, for_ns);
-        true
+        let (nic, host) = (self.living_nic(number), self.living_host(number));
+        if let Some(nic) = nic {
+            self.fabric.cut_link(&mut self.env, nic, for_ns);
+        }
+        if let Some(host) = host {
+            self.links.cut_link(&mut self.env, host, for_ns);
+        }
+        nic.is_some() || host.is_some()
     }
     fn heal_links(&mut self) {
         for number in 0..self.nodes.len() {
             if let Some(nic) = self.living_nic(number) {
                 self.fabric.heal_link(&mut self.env, nic);
+            }
+            if let Some(host) = self.living_host(number) {
+                self.links.heal_link(host);
             }
         }
     }
@@ -448,10 +474,16 @@ impl<U: User> Faulty for World<U> {
         if self.living().count() < 3 {
             return false;
         }
-        let Some(nic) = self.living_nic(number) else {
+        if self.nodes[number].dead || self.nodes[number].removed {
             return false;
-        };
-        self.fabric.kill(&mut self.env, nic);
+        }
+        let driver = &self.nodes[number].driver;
+        if let Some(nic) = driver.nic() {
+            self.fabric.kill(&mut self.env, nic);
+        }
+        if let Some(host) = driver.host() {
+            self.links.kill(&mut self.env, host);
+        }
         let node = &mut self.nodes[number];
         node.dead = true;
         let at = self.env.now();
@@ -459,5 +491,19 @@ impl<U: User> Faulty for World<U> {
             self.ledger.take(at, Fact::Died { side });
         }
         true
+    }
+    fn send_stray(&mut self, number: usize, rng: &mut Rng) -> bool {
+        if self.living_host(number).is_none() {
+            return false;
+        }
+        let other = rng.below(self.nodes.len() as u64) as usize;
+        let Some(host) = self.nodes[other].driver.host() else {
+            return false;
+        };
+        let Some(to) = self.links.listening(host) else {
+            return false;
+        };
+        let driver = &mut self.nodes[number].driver;
+        driver.send_stray(&mut self.env, &mut self.links, to, rng)
     }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
 use xio_sim::scenario::{Options, run};
-use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Rng, World};
+use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Over, Rng, World};
 
 const PORT: u16 = 7000;
 const SECOND: u64 = 1_000_000_000;
@@ -17,6 +17,7 @@ fn address(n: u8) -> IpAddr {
 fn errand(messages: u32, depth: u32, closing: Closing) -> Errand {
     Errand {
         peer: SocketAddr::new(address(1), PORT),
+        over: Over::Rdma,
         at: 0,
         messages,
         back: 0,

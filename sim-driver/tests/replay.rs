@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use xio_record::{Replay, ReplayError, Tape};
 use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
-use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Rng, World};
+use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Over, Rng, World};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -38,6 +38,7 @@ fn run(messages: u32) -> Vec<Recorded> {
         node.log = true;
         let errand = Errand {
             peer: address(1),
+            over: Over::Rdma,
             at: 0,
             messages,
             back: 50,

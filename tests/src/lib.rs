@@ -1,8 +1,10 @@
 //! Shared model, golden vectors, role play and suites of xio.
 
+pub mod conformance;
 pub mod golden;
 pub mod hostile;
 pub mod pair;
+pub mod pingpong;
 pub mod roleplay;
 pub mod stream_pair;
 pub mod tables;

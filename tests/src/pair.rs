@@ -160,6 +160,14 @@ pub struct Pair {
     pub sides: [Side; 2],
     /// The time that both see.
     pub now: Instant,
+    /// Changes frames of a side on their way.
+    pub tamper: Option<fn(usize, &mut [u8])>,
+    /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
+    /// as a queue completes in order.
+    pub slow_reads: bool,
+    /// The test itself says when a region is revoked.
+    pub slow_revoke: bool,
+    reads: VecDeque<(usize, Work)>,
     /// Outputs are polled in an order and in batches that this decides, all of one side before
     /// any is carried out; without it in a fixed order, and each is carried out at once.
     pub schedule: Option<Schedule>,
@@ -209,6 +217,10 @@ impl Pair {
         Self {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
+            tamper: None,
+            slow_reads: false,
+            slow_revoke: false,
+            reads: VecDeque::new(),
             schedule: None,
         }
     }
@@ -416,7 +428,7 @@ impl Pair {
                     .endpoint
                     .handle_region(self.now, region, Ok((1, 2)));
             }
-            Control::Revoke { region } => {
+            Control::Revoke { region } if !self.slow_revoke => {
                 self.sides[i]
                     .endpoint
                     .handle_region_revoked(self.now, region);
@@ -500,6 +512,16 @@ impl Pair {
     }
 
     fn work(&mut self, i: usize, work: Work) {
+        let behind = self.reads.iter().any(|(s, _)| *s == i);
+        let waits = match work {
+            Work::Recv { .. } => false,
+            Work::Read { .. } => self.slow_reads || behind,
+            _ => behind,
+        };
+        if waits {
+            self.reads.push_back((i, work));
+            return;
+        }
         match work {
             Work::Recv { nexus, wr, slot } => {
                 self.sides[i]
@@ -521,6 +543,9 @@ impl Pair {
                 let mut bytes = side.bytes(head).to_vec();
                 bytes.extend_from_slice(side.bytes(tail));
                 bytes.extend(side.gather(data));
+                if let Some(tamper) = self.tamper {
+                    tamper(i, &mut bytes);
+                }
                 side.sent.push(bytes.clone());
                 side.sent_on.push(nexus);
                 let Some((j, peer)) = side.queue_pair(nexus).peer else {
@@ -566,6 +591,19 @@ impl Pair {
                 }
             }
         }
+    }
+
+    /// Carries out the READs that are under way; how many they were.
+    pub fn finish_reads(&mut self) -> usize {
+        self.slow_reads = false;
+        let reads = std::mem::take(&mut self.reads);
+        let is_read = |held: &&(usize, Work)| matches!(held.1, Work::Read { .. });
+        let count = reads.iter().filter(is_read).count();
+        for (i, work) in reads {
+            self.work(i, work);
+        }
+        self.run();
+        count
     }
 
     fn scatter(&mut self, i: usize, local: SegmentSpan, bytes: &[u8]) {

@@ -59,9 +59,17 @@ struct Scenario {
     /// `#[inline(never)]`. Without it the whole program counts.
     toggle: Option<String>,
     /// What the count is divided by in reports: messages, say.
+    #[serde(default = "one")]
     per: u64,
+    /// A number in the JSON object that ends the program's output. The count is divided by it, and
+    /// the budget is for one, so that doing more of the same is not over budget.
+    each: Option<String>,
     /// The budget; 0 means not counted yet.
     instructions: u64,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// A bound on what one scenario costs compared with another; unlike a budget it is not updated.
@@ -229,7 +237,18 @@ fn count(ctx: &Ctx, scenario: &Scenario) -> Result<u64> {
         "{}: nothing counted; is `toggle` right?",
         scenario.name
     );
-    Ok(counted)
+    let Some(key) = &scenario.each else {
+        return Ok(counted);
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let many = number(&text, key).with_context(|| format!("{}: no {key:?}", scenario.name))?;
+    Ok(counted / many)
+}
+
+/// A number above zero in the JSON object that is the last line of a program's output.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let object: serde_json::Value = serde_json::from_str(text.lines().last()?).ok()?;
+    object.get(key)?.as_u64().filter(|number| *number > 0)
 }
 
 /// Where callgrind writes; kept, for `callgrind_annotate`.
@@ -281,9 +300,11 @@ fn line(scenario: &Scenario, counted: u64, verdict: &Verdict) -> String {
         Verdict::Over(percent) => format!("{percent:+.2} % OVER BUDGET"),
     };
     let each = counted / scenario.per.max(1);
+    let per = scenario.each.clone();
+    let per = per.unwrap_or_else(|| scenario.per.to_string());
     format!(
-        "{:<32} {counted:>12} instructions, {each:>8} each of {}: {verdict}",
-        scenario.name, scenario.per
+        "{:<32} {counted:>12} instructions, {each:>8} each of {per}: {verdict}",
+        scenario.name
     )
 }
 
@@ -351,6 +372,15 @@ mod tests {
         assert_eq!(total(text), Some(700_829));
         assert_eq!(total("summary: 12\n"), Some(12));
         assert_eq!(total("events: Ir\n"), None);
+    }
+
+    #[test]
+    fn number_is_read_from_the_last_line() {
+        let text = "words\n{\"events\": 12, \"none\": 0}\n";
+        assert_eq!(number(text, "events"), Some(12));
+        assert_eq!(number(text, "none"), None);
+        assert_eq!(number(text, "other"), None);
+        assert_eq!(number("", "events"), None);
     }
 
     #[test]

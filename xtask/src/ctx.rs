@@ -75,6 +75,17 @@ impl Ctx {
         self.ci(Cmd::new(&self.root, program.as_ref()).args(args))
     }
 
+    /// Lets a build of the verbs bindings find the libclang that they can be made with: those of
+    /// later versions make names that are none in Rust.
+    pub(crate) fn verbs_env(&self, cmd: Cmd) -> Cmd {
+        let folder = "/usr/lib/llvm-14/lib";
+        if std::env::var_os("LIBCLANG_PATH").is_none() && Path::new(folder).is_dir() {
+            cmd.env("LIBCLANG_PATH", folder)
+        } else {
+            cmd
+        }
+    }
+
     fn ci(&self, cmd: Cmd) -> Cmd {
         if self.is_strict {
             cmd.env("CI", "true")

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -77,16 +77,46 @@ impl Cmd {
         self
     }
 
+    /// Sets the folder that it runs in.
+    pub(crate) fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// Sets its standard input.
+    pub(crate) fn stdin(mut self, input: impl Into<Stdio>) -> Self {
+        self.command.stdin(input);
+        self
+    }
+
+    /// Starts it, its standard output being a pipe to us and its errors going to our output.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn piped(mut self) -> Result<Child> {
+        let shown = self.announce()?;
+        self.command.stdout(Stdio::piped());
+        let child = self.command.spawn();
+        child.with_context(|| format!("cannot run {shown}"))
+    }
+
+    /// Runs it on our terminal, and returns what it ended with.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub(crate) fn terminal(mut self) -> Result<ExitStatus> {
+        let shown = self.shown();
+        self.command.stdin(Stdio::inherit());
+        let status = self.command.status();
+        status.with_context(|| format!("cannot run {shown}"))
+    }
+
     /// Runs it, everything it prints going to our standard output.
     ///
     /// # Errors
     /// When it cannot be started or does not succeed.
     pub(crate) fn run(mut self) -> Result<()> {
-        let shown = self.shown();
-        println!("$ {shown}");
-        std::io::stdout().flush()?;
-        let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
-        self.command.stderr(Stdio::from(stdout));
+        let shown = self.announce()?;
         let status = self
             .command
             .status()
@@ -95,6 +125,16 @@ impl Cmd {
             bail!("{status}: {shown}");
         }
         Ok(())
+    }
+
+    /// Prints what is to be run, and has its errors go to our standard output.
+    fn announce(&mut self) -> Result<String> {
+        let shown = self.shown();
+        println!("$ {shown}");
+        std::io::stdout().flush()?;
+        let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
+        self.command.stderr(Stdio::from(stdout));
+        Ok(shown)
     }
 
     /// Runs it quietly and returns what it printed to standard output.

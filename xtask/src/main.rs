@@ -3,11 +3,13 @@
 //! Every check is a named step of [`steps::STEPS`]; a new one is a function and a row there.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod budget;
 mod ctx;
 mod exec;
 mod fuzz;
 mod steps;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -34,8 +36,12 @@ enum Command {
     Test(TestArgs),
     /// Fuzz one target, on the installed stable toolchain and without a sanitizer
     Fuzz(fuzz::FuzzArgs),
+    /// Boot a small machine with soft-RoCE and run a suite or a command inside
+    Vm(vm::VmArgs),
     /// Count the instructions of the scenarios in xtask/budget.toml
     Budget(budget::BudgetArgs),
+    /// Measure against plain sockets, alternating in one run
+    Bench(bench::BenchArgs),
 }
 
 /// Arguments of `cargo xtask test`.
@@ -57,8 +63,7 @@ struct TestArgs {
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -66,13 +71,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked for and returns whether all is well.
-fn run(command: Command) -> anyhow::Result<bool> {
+/// Does what was asked for and returns our status.
+fn run(command: Command) -> anyhow::Result<u8> {
     match command {
         Command::Test(args) if args.list => steps::list(),
-        Command::Test(args) => return steps::run(&Ctx::new(args.strict, args.seeds)?, &args.only),
+        Command::Test(args) => {
+            let is_well = steps::run(&Ctx::new(args.strict, args.seeds)?, &args.only)?;
+            return Ok(u8::from(!is_well));
+        }
+        Command::Vm(args) => return vm::run(&Ctx::new(false, 0)?, &args),
         Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
         Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
+        Command::Bench(args) => bench::run(&Ctx::new(false, 0)?, &args)?,
     }
-    Ok(true)
+    Ok(0)
 }

@@ -4,6 +4,25 @@ use hdrhistogram::Histogram;
 
 use super::plan::Plan;
 
+/// What a demo came to.
+#[derive(Clone, Debug)]
+pub(super) struct Figures {
+    /// Responses that the client got.
+    pub(super) responses: u64,
+    /// Receipts that the client got.
+    pub(super) receipts: u64,
+    /// Messages that never came as they were sent: the client's own, their answers and receipts.
+    pub(super) lost: u64,
+    /// Times that a message came once more.
+    pub(super) duplicated: u64,
+    /// Messages that are not what was sent.
+    pub(super) damaged: u64,
+    /// Bytes of data that arrived.
+    pub(super) bytes: u64,
+    /// From a request to its response, in nanoseconds.
+    pub(super) latencies: Histogram<u64>,
+}
+
 /// Counts by message; the client's and the server's own ones are added in the end.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
@@ -90,6 +109,19 @@ impl Tally {
         self.bytes += other.bytes;
         let is_added = self.latencies.add(&other.latencies).is_ok();
         debug_assert!(is_added, "the histogram grows as needed");
+    }
+
+    /// All in all.
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            responses: self.responses,
+            receipts: self.receipts,
+            lost: self.lost(),
+            duplicated: self.duplicated(),
+            damaged: self.damaged,
+            bytes: self.bytes,
+            latencies: self.latencies.clone(),
+        }
     }
 
     /// Messages that never came as they were sent: the client's own, their answers and receipts.

@@ -51,7 +51,13 @@ impl Timeline {
                 record.object,
                 Object::Nexus(_) | Object::Session(_) | Object::Connection(_)
             );
-            if life && record.act == Act::Transition && moves(record) {
+            let is_transition = record.act == Act::Transition;
+            if life && is_transition {
+                tracing::debug!("{record}");
+            } else {
+                tracing::trace!("{record}");
+            }
+            if life && is_transition && moves(record) {
                 // Nobody takes it any more: the demo is over.
                 let _ = sender.send(*record);
             }

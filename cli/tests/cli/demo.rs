@@ -3,8 +3,29 @@
 use super::{fields, json, stderr, stdout, xio};
 
 #[test]
-fn default_demo_loses_nothing_and_says_so_at_the_end() {
+fn default_demo_is_over_sockets_and_loses_nothing() {
     let output = xio(&["demo"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    let last = text.lines().last().expect("a line");
+    assert!(last.starts_with("0 lost, 0 duplicated: "), "{last}");
+    for part in [
+        "connects to tcp://",
+        "accepted",
+        "is established",
+        "10,000 sent, 10,000 answered",
+        "1,000 sent, 1,000 receipts",
+        "p99 ",
+        "closed by the peer",
+    ] {
+        assert!(text.contains(part), "no {part:?} in:\n{text}");
+    }
+    assert_eq!(stderr(&output), "", "a bar is for terminals");
+}
+
+#[test]
+fn demo_in_the_simulator_loses_nothing_and_shows_states() {
+    let output = xio(&["demo", "--over", "sim"]);
     let text = stdout(&output);
     assert!(output.status.success(), "{text}");
     let last = text.lines().last().expect("a line");
@@ -62,16 +83,29 @@ fn size_asked_for_is_the_size_of_every_message() {
     // On both sides of: copied or gathered (1 KiB), in the frame or beside it (8 KiB).
     for size in [0, 1, 1024, 1025, 8192, 8193, 1 << 20] {
         let wanted = size.to_string();
-        let output = xio(&["demo", "--requests", "20", "--size", &wanted, "--json"]);
-        assert!(output.status.success(), "{size}: {}", stderr(&output));
-        // 20 requests, 20 responses, 2 one-ways.
-        assert_eq!(json(&output)["bytes"], 42 * size, "{size}");
+        for over in ["sim", "tcp"] {
+            let args = [
+                "demo",
+                "--over",
+                over,
+                "--requests",
+                "20",
+                "--size",
+                &wanted,
+                "--json",
+            ];
+            let output = xio(&args);
+            assert!(output.status.success(), "{size}: {}", stderr(&output));
+            // 20 requests, 20 responses, 2 one-ways.
+            assert_eq!(json(&output)["bytes"], 42 * size, "{size}");
+            assert_eq!(json(&output)["driver"], over);
+        }
     }
 }
 
 #[test]
 fn virtual_time_is_the_same_in_every_run() {
-    let run = || stdout(&xio(&["demo", "--requests", "300"]));
+    let run = || stdout(&xio(&["demo", "--over", "sim", "--requests", "300"]));
     assert_eq!(run(), run());
 }
 
@@ -80,10 +114,25 @@ fn what_cannot_be_is_refused_with_the_limits() {
     for (args, part) in [
         (["demo", "--requests", "0"], "1..=1000000"),
         (["demo", "--size", "99999999"], "0..=16777216"),
-        (["demo", "--over", "pigeon"], "possible values: sim"),
+        (["demo", "--over", "pigeon"], "possible values: tcp, sim"),
     ] {
         let output = xio(&args);
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn transitions_are_shown_when_asked_for() {
+    for over in ["tcp", "sim"] {
+        let args = ["demo", "--over", over, "--requests", "10", "-v"];
+        let output = xio(&args);
+        assert!(output.status.success());
+        let events = stderr(&output);
+        assert!(
+            events.contains("DEBUG") && events.contains("=> Online"),
+            "{events}"
+        );
+        assert!(!events.contains("TRACE"), "{events}");
     }
 }

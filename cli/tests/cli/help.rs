@@ -4,7 +4,17 @@ use super::{stderr, stdout, xio};
 
 #[test]
 fn every_command_explains_itself() {
-    for command in ["demo", "sim", "states"] {
+    for command in [
+        "completions",
+        "decode",
+        "demo",
+        "man",
+        "ping",
+        "replay",
+        "serve",
+        "sim",
+        "states",
+    ] {
         let output = xio(&[command, "--help"]);
         assert!(output.status.success());
         let text = stdout(&output);
@@ -15,6 +25,33 @@ fn every_command_explains_itself() {
     }
     assert!(stdout(&xio(&["--help"])).contains("xio demo"));
     assert!(stdout(&xio(&["--version"])).starts_with("xio "));
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = xio(&["completions", shell]);
+        assert!(output.status.success(), "{shell}");
+        let text = stdout(&output);
+        assert!(
+            text.contains("decode") && text.contains("follow"),
+            "{shell}"
+        );
+    }
+    let page = stdout(&xio(&["man"]));
+    assert!(
+        page.contains(".TH xio 1") && page.contains("xio\\-decode(1)"),
+        "{page}"
+    );
+    let page = stdout(&xio(&["man", "decode"]));
+    assert!(page.contains(".TH xio-decode 1"), "{page}");
+    assert!(
+        page.contains("\\-\\-follow") && page.contains("\\-\\-verbose"),
+        "{page}"
+    );
+    let output = xio(&["man", "nothing"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no command nothing"));
 }
 
 #[test]

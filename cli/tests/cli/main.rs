@@ -1,10 +1,12 @@
 //! Runs the program as a person would.
 
+mod decode;
 mod demo;
 mod help;
 mod replay;
 mod sim;
 mod states;
+mod talk;
 
 use std::process::{Command, Output};
 

@@ -308,7 +308,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer = peer;
         row.framing = framing;
         row.frame_max = self.g.config.buffer_size;
-        self.g.receiving += u32::from(framing == Framing::Rdma);
+        let receiving = self.g.receiving + u32::from(framing == Framing::Rdma);
+        self.g.set_receiving(receiving, t.nexuses.len());
         Ok(n)
     }
 
@@ -471,9 +472,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
-        self.g.receiving -= u32::from(rdma);
+        let receiving = self.g.receiving - u32::from(rdma);
         self.leave_ready(n);
         let t = self.s.tables();
+        self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
     }
 

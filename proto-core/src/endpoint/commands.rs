@@ -18,6 +18,9 @@ use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
 
+/// Of a control frame: 16 bytes, session header, and the longest transport header.
+const HEADERS: u32 = 16 + 40 + 44;
+
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Listens on an address of a transport.
     ///
@@ -120,7 +123,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Full` for the table that is full, `TooLong` when URI and private data do not fit one
-    /// frame.
+    /// frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
+    /// with [`Reason::SetupTooLong`].
     pub fn connect(
         &mut self,
         now: Instant,
@@ -137,7 +141,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::BadAddress);
         }
         let s = self.take_session()?;
-        let slot = match self.setup_request(s, setup, slots) {
+        let shared = self.shared_with(s, transport, peer, options);
+        let room = self.setup_room(shared.unwrap_or(NONE));
+        let slot = match self.setup_request(s, room, setup, slots) {
             Ok(slot) => slot,
             Err(error) => {
                 self.give_session(s);
@@ -175,13 +181,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &ConnectOptions,
     ) -> Result<u32, CommandError> {
         let c = self.take_connection()?;
-        let framing = self.framing(transport, options);
-        let shared = if options.own_nexus {
-            None
-        } else {
-            self.find_shared(s, transport, peer, framing, options)
-        };
-        let n = match shared {
+        let n = match self.shared_with(s, transport, peer, options) {
             Some(n) => {
                 self.trace.mark("nexus shared");
                 n
@@ -202,6 +202,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(c)
     }
 
+    /// The nexus that a new connection of a session shares, if there is one.
+    fn shared_with(
+        &mut self,
+        s: u32,
+        transport: TransportId,
+        peer: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Option<u32> {
+        if options.own_nexus {
+            return None;
+        }
+        let framing = self.framing(transport, options);
+        self.find_shared(s, transport, peer, framing, options)
+    }
+
+    /// Bytes that a session's setup or its answer may have: all headers count against the frame,
+    /// which is this side's own largest until the peer's is known.
+    pub(crate) fn setup_room(&mut self, n: u32) -> usize {
+        let own = self.g.config.buffer_size;
+        let nexuses = self.s.tables().nexuses;
+        let frame_max = nexuses.get(n as usize).map_or(own, |row| row.frame_max);
+        frame_max.saturating_sub(HEADERS) as usize
+    }
+
     /// A connection on a nexus that is up already need not wait.
     pub(crate) fn up_if_online(&mut self, c: u32) {
         let n = self.connection(c).nexus;
@@ -218,6 +242,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn setup_request(
         &mut self,
         s: u32,
+        room: usize,
         setup: &SessionOpen<'_>,
         slots: &mut impl Slots,
     ) -> Result<(u32, u16), CommandError> {
@@ -230,13 +255,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             uri: setup.uri.as_bytes(),
             private: setup.private,
         };
-        self.with_setup_slot(false, slots, |buf| payload.encode(buf))
+        self.with_setup_slot(false, room, slots, |buf| payload.encode(buf))
     }
 
     /// Takes a slot and has a session payload written behind its headroom.
     pub(crate) fn with_setup_slot(
         &mut self,
         answer: bool,
+        room: usize,
         slots: &mut impl Slots,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
     ) -> Result<(u32, u16), CommandError> {
@@ -246,8 +272,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             false => self.take_user_slot()?,
         };
         let at = self.g.config.headroom();
-        // The frame's own headers count against the buffer size.
-        let room = self.g.config.buffer_size as usize - 100;
         let bytes = slots.slot_mut(SlotId(slot));
         let end = bytes.len().min(at + room);
         match encode(&mut bytes[at..end]) {
@@ -269,7 +293,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// 7.2).
     ///
     /// # Errors
-    /// `WrongState` when the session was answered already, `TooLong`, `Full` (try again).
+    /// `WrongState` when the session was answered already, `Full` (try again), `TooLong` when
+    /// portals and private data do not fit the largest frame negotiated with the peer (try with
+    /// less).
     pub fn accept(
         &mut self,
         now: Instant,
@@ -386,7 +412,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         payload: &SessionSetupResponse<'_>,
         slots: &mut impl Slots,
     ) -> Result<(), CommandError> {
-        let (slot, len) = self.with_setup_slot(true, slots, |buf| payload.encode(buf))?;
+        let n = self.connection(c).nexus;
+        let room = self.setup_room(n);
+        let (slot, len) = self.with_setup_slot(true, room, slots, |buf| payload.encode(buf))?;
         let row = self.connection(c);
         row.setup_slot = slot;
         row.setup_len = len;
@@ -465,6 +493,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.connections[c as usize];
         *row = Connection {
             generation: row.generation,
+            policy: self.g.config.policy,
             ..Connection::VACANT
         };
         Ok(c)

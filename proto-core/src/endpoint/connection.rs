@@ -313,6 +313,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn free_connection(&mut self, c: u32) {
         let s = self.connection(c).session;
         self.leave_blocked(c);
+        self.leave_pool(c);
         self.detach_session(c, s);
         self.give_connection(c);
         if self.session(s).connection_count == 0 {

@@ -5,7 +5,8 @@
 //! `min_grant`; above that it takes what the budget has left when every other nexus in the table
 //! could still have its minimum.
 
-use super::Endpoint;
+use super::{Endpoint, Globals};
+use crate::config::Config;
 use crate::entries::{Nexus, SlotUse};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
@@ -35,29 +36,75 @@ impl Nexus {
     /// Sets how many receives are to be posted, and with it when that needs no look.
     pub(crate) fn aim_receives(&mut self, target: u16) {
         self.recv_target = target;
-        self.recv_quiet = target.saturating_sub(batch(target)).max(target / 2);
+        self.recv_low = target.saturating_sub(batch(target));
+        self.share_left = BATCH_MAX;
+        self.set_batch(0);
         self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
     }
 
     /// Whether receives are to be posted, as far as the target tells.
     #[inline(always)]
     pub(crate) fn receive_due(&self) -> bool {
-        (self.posted <= self.recv_quiet || self.refilling) && self.receive_wanted()
+        self.may_want_receive() && (self.batch_left > 0 || self.batch_due())
     }
 
-    fn receive_wanted(&self) -> bool {
+    /// Sets how many receives are left to be posted in a batch. As long as there are any, no number
+    /// of receives is enough.
+    #[inline(always)]
+    fn set_batch(&mut self, left: u16) {
+        self.batch_left = left;
+        self.recv_quiet = if left > 0 {
+            u16::MAX
+        } else {
+            self.recv_low.max(self.recv_target / 2)
+        };
+    }
+
+    /// A receive of the batch was posted.
+    #[inline(always)]
+    pub(crate) fn count_batch(&mut self) {
+        self.batch_left -= 1;
+        if self.batch_left == 0 {
+            self.set_batch(0);
+        }
+    }
+
+    /// Cheap, and wrong only in saying yes.
+    #[inline(always)]
+    pub(crate) fn may_want_receive(&self) -> bool {
+        self.posted <= self.recv_quiet
+    }
+
+    /// Whether a batch of receives is to be begun.
+    #[inline(always)]
+    fn batch_due(&self) -> bool {
         let have = self.receives();
-        if have >= self.recv_target || self.framing != Framing::Rdma {
+        have < self.recv_target
+            && self.framing == Framing::Rdma
+            && (have <= self.recv_low || self.posted <= self.recv_target / 2)
+    }
+
+    /// Begins a batch of receives if one is due, and the share that was last worked out is good
+    /// for it. More than it is `sure` of can only be had of the `spare` slots.
+    #[inline(always)]
+    pub(crate) fn begin_batch(&mut self, spare: u32, sure: u32) -> bool {
+        if !self.batch_due() {
             return false;
         }
-        let enough = self.recv_target - have >= batch(self.recv_target);
-        enough || self.posted <= self.recv_target / 2 || self.refilling
+        let missing = self.receives_missing();
+        let slots = u32::from(self.posted) + u32::from(self.held) + u32::from(missing);
+        if missing > self.share_left || (u32::from(missing) > spare && slots > sure) {
+            return false;
+        }
+        self.share_left -= missing;
+        self.set_batch(missing);
+        true
     }
 
-    /// Receives to be posted until there are as many as aimed at; only while there are fewer.
+    /// Receives to be posted until there are as many as aimed at.
     #[inline(always)]
-    pub(crate) fn receives_missing(&self) -> u16 {
-        self.recv_target - self.receives()
+    fn receives_missing(&self) -> u16 {
+        self.recv_target.saturating_sub(self.receives())
     }
 
     /// Receives posted, and slots held beyond what may be held without a receive less.
@@ -128,24 +175,49 @@ impl Nexus {
     pub(crate) fn may_have_work(&self) -> bool {
         self.may_need_receives()
             || (self.tx_head & self.rdma_head & self.ack_head) != NONE
-            || self.refilling
             || self.setup_due
     }
 }
+
+/// Receives in a batch, at most.
+const BATCH_MAX: u16 = 16;
 
 /// Receives are posted in batches: one at a time costs a doorbell each.
 const fn batch(target: u16) -> u16 {
     match target / 4 {
         0 => 1,
-        quarter if quarter > 16 => 16,
+        quarter if quarter > BATCH_MAX => BATCH_MAX,
         quarter => quarter,
+    }
+}
+
+impl Config {
+    /// Receive slots that every nexus is sure of.
+    #[inline(always)]
+    pub(crate) fn receives_sure(&self) -> u32 {
+        u32::from(self.min_grant + SLACK + RESERVE)
+    }
+}
+
+impl Globals {
+    /// Receive slots beyond those that nexuses yet to come are sure of.
+    #[inline(always)]
+    pub(crate) fn spare_receives(&self) -> u32 {
+        self.rx_slots.free().saturating_sub(self.rx_kept)
+    }
+
+    /// Sets how many nexuses take receives, of `nexuses` that there can be.
+    pub(crate) fn set_receiving(&mut self, receiving: u32, nexuses: usize) {
+        self.receiving = receiving;
+        let others = (nexuses as u32).saturating_sub(receiving);
+        self.rx_kept = others.saturating_mul(self.config.receives_sure());
     }
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
     pub(crate) fn receives_fit(&mut self, transport: u8) -> Result<(), Reason> {
-        let need = u32::from(self.g.config.min_grant + SLACK + RESERVE);
+        let need = self.g.config.receives_sure();
         let have = self
             .g
             .config
@@ -175,12 +247,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Receives that a nexus should have posted now.
     fn share(&mut self, n: u32) -> u16 {
         let config = &self.g.config;
-        let min = config.min_grant + SLACK + RESERVE;
-        let nexuses = self.s.tables().nexuses.len() as u32;
-        let others = nexuses.saturating_sub(self.g.receiving);
+        let min = config.receives_sure();
         let active = self.g.receiving.max(1);
         // What is left when all that may still come have their minimum, in equal shares.
-        let kept = others.saturating_mul(min.into());
+        let kept = self.g.rx_kept;
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
         let free = self.g.rx_slots.free();
         let row = self.nexus(n);
@@ -191,7 +261,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
         let transport = row.transport;
         let queue = u32::from(self.transport(transport).limits.rq_depth);
-        (share.clamp(min.into(), wanted.max(min.into())) as u16 - RESERVE).min(queue as u16)
+        (share.clamp(min, wanted.max(min)) as u16 - RESERVE).min(queue as u16)
     }
 
     /// Sets how many receives a nexus aims at, now that it is set up.
@@ -211,16 +281,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !row.receive_due() {
             return None;
         }
-        let missing = row.receives_missing();
-        if !row.refilling && row.recv_target > 1 {
-            // The share shrinks as peers join: it is looked at before each batch.
-            let target = self.share(n);
+        if row.batch_left == 0 {
+            if row.recv_target > 1 {
+                // The share shrinks as peers join: it is worked out before each batch, and when
+                // batches are small after so many of them as make a large one.
+                let target = self.share(n);
+                self.nexus(n).aim_receives(target);
+            }
             let row = self.nexus(n);
-            row.aim_receives(target);
-            row.refilling = true;
-            return self.next_receive(n);
+            // The share may be less than there is already.
+            let missing = row.receives_missing();
+            row.set_batch(missing);
+            row.share_left = row.share_left.saturating_sub(missing);
+            if missing == 0 {
+                return None;
+            }
         }
-        row.refilling = missing > 1;
         self.post_receive(n)
     }
 
@@ -245,6 +321,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = &mut tables.nexuses[n as usize];
         queue_push!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
         nexus.posted += 1;
+        nexus.count_batch();
         let priming = matches!(nexus.state, State::Priming | State::ServerPriming);
         self.transport(transport).cq_used += 1;
         if priming {

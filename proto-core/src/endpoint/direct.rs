@@ -2,7 +2,7 @@
 //! memory that peers may reach so (PROTOCOL.md 11).
 
 use super::Endpoint;
-use crate::entries::{Direct, Due, Ending, Region, WorkEntry, WorkKind};
+use crate::entries::{Direct, Due, Ending, Region, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{CommandError, Failure, Length, Resource, WorkStatus};
 use crate::event::Event;
 use crate::ids::{ConnectionId, NONE, RegionId, TaskId, TransportId};
@@ -309,6 +309,54 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.told = false;
         self.g.region_events = true;
         self.g.rare_events = true;
+        self.end_revocations();
+    }
+
+    /// Takes the keys of a message's buffers back from the peer, if all of them are regions'.
+    pub(crate) fn revoke_buffers(&mut self, t: u32) {
+        let n = self.task(t).nexus;
+        if n == NONE || !self.task(t).flags.contains(TaskFlags::PEER_HOLDS) {
+            return;
+        }
+        let transport = self.nexus(n).transport;
+        let tables = self.s.tables();
+        let (task, extents) = (&mut tables.tasks[t as usize], &*tables.extents);
+        let reachable = |s: &Segment| s.rkey != 0;
+        let own = |r: &Region, key: u32| r.live && r.transport == transport && r.has_key(key);
+        let known = |s: Segment| tables.regions.iter().any(|r| own(r, s.rkey));
+        if !task.buffers(extents).filter(reachable).all(known) {
+            return;
+        }
+        for segment in task.buffers(extents).filter(reachable) {
+            let in_use = |r: &&mut Region| own(r, segment.rkey) && !r.revoking;
+            for region in tables.regions.iter_mut().filter(in_use) {
+                region.due = Due::Destroy;
+                region.revoking = true;
+                self.g.regions_due = true;
+            }
+        }
+        task.flags.insert(TaskFlags::REVOKING);
+    }
+
+    /// A region is revoked: messages whose last one it was have their buffers back, as far as the
+    /// peer is concerned.
+    fn end_revocations(&mut self) {
+        for t in 0..self.s.tables().tasks.len() as u32 {
+            let tables = self.s.tables();
+            let (task, extents) = (&mut tables.tasks[t as usize], &*tables.extents);
+            if !task.flags.contains(TaskFlags::REVOKING) {
+                continue;
+            }
+            let reached = |r: &Region, s: &Segment| r.live && !r.revoked && r.has_key(s.rkey);
+            let waits = |s: Segment| tables.regions.iter().any(|r| reached(r, &s));
+            if task.buffers(extents).filter(|s| s.rkey != 0).any(waits) {
+                continue;
+            }
+            let over = TaskFlags::REVOKING | TaskFlags::PEER_HOLDS;
+            task.flags.remove(over);
+            self.maybe_return(t);
+            self.try_free(t);
+        }
     }
 
     pub(crate) fn poll_regions(&mut self, transport: TransportId) -> Option<Control> {

@@ -47,10 +47,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 }
 
+impl Task {
+    /// [`task_input`](Hot::task_input) of a task in a known state: nothing is looked up when the
+    /// program runs.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, trace: &mut impl Trace, t: u32, from: State, input: Input) {
+        let (next, action) = task::lookup(from, input);
+        debug_assert!(action != Action::Ignored);
+        debug_assert!(self.state == from);
+        self.state = next;
+        trace.transition(3, t, from as u8, input as u8, next as u8);
+    }
+}
+
 impl Globals {
     /// Whether somebody waits for a slot or a task to be free.
     #[inline(always)]
-    pub(crate) fn anyone_waits(&self) -> bool {
+    pub(crate) fn anyone_waits(&mut self) -> bool {
+        self.waits && {
+            self.waits = self.has_lines();
+            self.waits
+        }
+    }
+
+    /// Whether there is anybody in a line for slots or tasks.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn has_lines(&self) -> bool {
         let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
         lines != NONE || self.slot_waiters > 0
     }
@@ -76,13 +99,7 @@ impl<T: Trace> Hot<'_, T> {
     /// the program runs.
     #[inline(always)]
     pub(crate) fn step(&mut self, t: u32, from: State, input: Input) {
-        let (next, action) = task::lookup(from, input);
-        debug_assert!(action != Action::Ignored);
-        let row = &mut self.tasks[t as usize];
-        debug_assert!(row.state == from);
-        row.state = next;
-        self.trace
-            .transition(3, t, from as u8, input as u8, next as u8);
+        self.tasks[t as usize].step(self.trace, t, from, input);
     }
 
     /// Something may have changed that lets a nexus send.
@@ -191,8 +208,7 @@ impl<T: Trace> Hot<'_, T> {
         let held = work || row.flags.contains(TaskFlags::PEER_HOLDS);
         if held {
             row.flags.insert(TaskFlags::LINGERS);
-            let memory = row.out.count > 0 || row.into.count > 0;
-            row.flags.set(TaskFlags::OWES_RETURN, memory);
+            row.flags.set(TaskFlags::OWES_RETURN, row.has_memory());
         }
         let c = &mut self.connections[row.connection as usize];
         c.held += u32::from(held);

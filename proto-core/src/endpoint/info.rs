@@ -3,8 +3,11 @@
 use core::net::SocketAddr;
 
 use super::Endpoint;
+use crate::config::TransportLimits;
+use crate::entries::SlotUse;
 use crate::error::CommandError;
-use crate::ids::{ConnectionId, NONE, NexusId, SessionId};
+use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TransportId};
+use crate::memory::SlotId;
 use crate::state::connection;
 use crate::storage::Storage;
 use crate::trace::Trace;
@@ -37,6 +40,9 @@ pub struct ConnectionInfo {
     pub header_max: u16,
     /// Receive queue depth as negotiated; 0 on sockets.
     pub rq_depth: u16,
+    /// Send queue depth as negotiated, at most 256; 0 on sockets. Told only: what may be under way
+    /// is a matter of credits.
+    pub sq_depth: u16,
     /// What the peer is.
     pub peer_kind: PeerKind,
     /// Name of its state, as in the state tables.
@@ -120,6 +126,8 @@ pub struct FreeRows {
     pub extents: u32,
     /// Registered regions.
     pub regions: u32,
+    /// Chunks of memory for payloads.
+    pub chunks: u32,
     /// Deadlines that are armed.
     pub armed: u32,
 }
@@ -144,8 +152,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sockets: g.sockets.free(),
             extents: g.extents.free(),
             regions: g.regions.free(),
+            chunks: g.chunks.free(),
             armed: g.timers,
         }
+    }
+
+    /// What the driver of a transport said that it can do; a transport that was never added can do
+    /// what sockets can.
+    pub fn limits(&self, transport: TransportId) -> TransportLimits {
+        let state = self.g.transports.get(usize::from(transport.0));
+        state.map_or_else(TransportLimits::tcp, |state| state.limits)
+    }
+
+    /// Whether the user holds this slot for sending, from
+    /// [`reserve_slot`](Self::reserve_slot) to the command that takes it.
+    pub fn is_reserved(&self, slot: SlotId) -> bool {
+        let row = self.s.view().slots.get(slot.0 as usize);
+        row.is_some_and(|row| row.usage == SlotUse::Reserved)
     }
 
     /// What is known of a connection.
@@ -171,6 +194,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             frame_max: n.frame_max,
             header_max: n.peer_header_max,
             rq_depth: n.rq_depth,
+            sq_depth: n.sq_window,
             peer_kind: PeerKind::Libxio,
             state: connection::MACHINE.states[c.state as usize],
             queued_messages: c.queued_messages,

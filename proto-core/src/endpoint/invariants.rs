@@ -46,7 +46,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.check_sockets(&view);
         self.check_completions(&view);
+        self.check_chunks(&view);
         self.check_timers(&view);
+        assert!(
+            self.g.waits || !self.g.has_lines(),
+            "a line that nobody knows of"
+        );
     }
 
     /// The rows that are in use, for the message of a test that expected none.

@@ -51,13 +51,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(self.break_session(c, What::SessionSn, 32, session.sn.into()));
         }
         row.req_expected = session.sn.wrapping_add(1);
-        if row.any_serial && session.serial <= row.last_serial {
-            return Ok(self.break_session(c, What::Serial, 24, session.serial));
+        row.heard = true;
+        let again = row.any_serial && session.serial <= row.last_serial;
+        self.add_app_credits(c, session);
+        if again {
+            // As libxio does with what comes twice: no answer, and no harm.
+            let size =
+                u64::from(request.head.header_len) + request.head.data_len + request.out_total();
+            self.owe_dropped(c, size);
+            self.g.counters.late += 1;
+            return Ok(Keep::No);
         }
+        let row = self.connection(c);
         row.any_serial = true;
         row.last_serial = session.serial;
-        row.heard = true;
-        self.add_app_credits(c, session);
         if request.out_total() > self.g.config.payload_max {
             return Ok(self.break_session(c, What::PayloadTooLong, 56, request.out_total()));
         }

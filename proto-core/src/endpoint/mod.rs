@@ -22,6 +22,7 @@ pub(crate) mod invariants;
 mod message;
 mod outcome;
 mod plain;
+mod pool;
 mod receive;
 mod rendezvous;
 mod send;
@@ -35,13 +36,14 @@ pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
 
 use crate::config::{Config, TransportLimits};
-use crate::entries::{Connection, Nexus, Session, Task};
+use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
 use crate::error::{CommandError, Resource};
 use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
 use crate::inputs::recorded;
@@ -147,6 +149,8 @@ pub(crate) struct Globals {
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_waiters: u32,
+    /// Somebody may wait for a slot or a task.
+    pub(crate) waits: bool,
     /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
     pub(crate) first_slot: List,
     pub(crate) more_slots: List,
@@ -154,6 +158,10 @@ pub(crate) struct Globals {
     pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
+    /// Receive slots that those which may still come are sure of.
+    pub(crate) rx_kept: u32,
+    /// Memory lent for payloads.
+    pub(crate) chunks: pool::Chunks,
     pub(crate) counters: Counters,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
@@ -242,7 +250,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rx = config.rx_slots;
         let tx = config.tx_slots;
         let count = |len: usize| len as u32;
-        let g = Globals {
+        let mut g = Globals {
             now: Instant::ZERO,
             transports: [const { TransportState::UNKNOWN }; TRANSPORTS_MAX],
             listeners: Pool::new(0, count(t.listeners.len())),
@@ -268,14 +276,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             rare_events: false,
             blocked: Queue::EMPTY,
             slot_waiters: 0,
+            waits: false,
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
             half_open: 0,
             receiving: 0,
+            rx_kept: 0,
+            chunks: pool::Chunks::NONE,
             counters: Counters::default(),
             recording: false,
             config,
         };
+        g.set_receiving(0, t.nexuses.len());
         Ok(Self {
             s: storage,
             g,
@@ -428,8 +440,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes a send slot for a frame of the protocol, out of the reserve if need be.
     pub(crate) fn take_frame_slot(&mut self) -> Option<u32> {
-        let slot = self.g.tx_slots.take(self.s.tables().slots)?;
-        self.s.tables().slots[slot as usize].usage = crate::entries::SlotUse::Taken;
+        let (slot, row) = self.g.tx_slots.take_row(self.s.tables().slots)?;
+        row.usage = SlotUse::Taken;
         Some(slot)
     }
 
@@ -437,20 +449,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// protocol: requests that wait for credits must not keep the peer's from being answered.
     pub(crate) fn take_user_slot(&mut self) -> Result<u32, CommandError> {
         let kept = self.g.tx_reserve + self.g.tx_answers;
-        self.take_slot_above(kept)
+        self.take_slot_above(kept, SlotUse::Taken)
+    }
+
+    /// Lends a send slot to a user, leaving the same alone.
+    #[inline(always)]
+    pub(crate) fn lend_user_slot(&mut self) -> Result<u32, CommandError> {
+        let kept = self.g.tx_reserve + self.g.tx_answers;
+        self.take_slot_above(kept, SlotUse::Reserved)
     }
 
     /// Takes a send slot for an answer, leaving the protocol's reserve alone.
     pub(crate) fn take_answer_slot(&mut self) -> Result<u32, CommandError> {
-        self.take_slot_above(self.g.tx_reserve)
+        self.take_slot_above(self.g.tx_reserve, SlotUse::Taken)
     }
 
-    fn take_slot_above(&mut self, kept: u32) -> Result<u32, CommandError> {
-        let full = CommandError::Full(Resource::SendSlots);
-        if self.g.tx_slots.free() <= kept {
-            return Err(full);
+    /// Lends a send slot to a user for an answer, leaving the same alone.
+    pub(crate) fn lend_answer_slot(&mut self) -> Result<u32, CommandError> {
+        self.take_slot_above(self.g.tx_reserve, SlotUse::Reserved)
+    }
+
+    #[inline(always)]
+    fn take_slot_above(&mut self, kept: u32, usage: SlotUse) -> Result<u32, CommandError> {
+        if self.g.tx_slots.free() > kept
+            && let Some((slot, row)) = self.g.tx_slots.take_row(self.s.tables().slots)
+        {
+            row.usage = usage;
+            return Ok(slot);
         }
-        self.take_frame_slot().ok_or(full)
+        Err(CommandError::Full(Resource::SendSlots))
     }
 
     /// Gives a slot of either kind back and wakes who waits for one.

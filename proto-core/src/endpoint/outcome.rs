@@ -2,10 +2,12 @@
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
 use super::Endpoint;
+use crate::config::OnExpiry;
 use crate::entries::{ConnectionEvents, Ending, TaskEvents, TaskFlags, WorkKind};
-use crate::error::{Failure, Reason, WorkStatus};
+use crate::error::{Failure, Reason, Step, WorkStatus};
 use crate::ids::NONE;
 use crate::mutant::mutated;
+use crate::state::nexus;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_pop;
@@ -38,6 +40,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if timed {
             self.disarm(Timer::Task(t));
         }
+        self.leave_pool_line(t);
         self.hot().finish(t, ending);
         if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
             self.queue_has_room(c);
@@ -209,6 +212,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn orphan_now(&mut self, t: u32) {
+        self.uncount_chunks(t);
         self.hot().unlink_task(t);
         let row = self.task(t);
         row.flags.insert(TaskFlags::ORPHAN);
@@ -260,6 +264,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn free_task(&mut self, t: u32) {
+        self.give_chunks(t);
         let row = self.task(t);
         row.state = State::Vacant;
         let (slot, answer) = (row.slot, row.answer);
@@ -335,6 +340,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
+            self.end_orphaned_fetch(t);
+            self.expired(t);
+        }
+    }
+
+    /// A message has timed out: what its connection wants done if its buffers are not back.
+    fn expired(&mut self, t: u32) {
+        let row = self.task(t);
+        let owes = TaskFlags::LINGERS | TaskFlags::OWES_RETURN;
+        let (c, held) = (row.connection, row.flags.contains(owes));
+        if !held || c == NONE {
+            return;
+        }
+        match self.connection(c).policy.on_expiry {
+            OnExpiry::Hold => {}
+            OnExpiry::Revoke => self.revoke_buffers(t),
+            OnExpiry::Disconnect => {
+                let n = self.connection(c).nexus;
+                let reason = Reason::TimedOut(Step::Message);
+                self.nexus_input(n, nexus::Input::Fail, Some(reason));
+            }
         }
     }
 

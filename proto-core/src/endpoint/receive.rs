@@ -20,6 +20,9 @@ use crate::wire::{
     Response, Violation, What, peek_kind,
 };
 
+/// Deepest queue that is ever told or believed: a libxio's queue pair has little more.
+const DEPTH_MAX: u16 = 256;
+
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes a work completion. One that belongs to nothing that is posted is counted as stale
     /// and ignored.
@@ -301,7 +304,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_out_sges = sges(params.max_out_sges);
         row.peer_header_max = params.max_header.min(u16::MAX.into()) as u16;
         row.rq_depth = params.rq_depth.max(own_sq).min(own_rq);
-        row.sq_window = params.sq_depth.max(own_rq);
+        row.sq_window = params.sq_depth.max(own_rq).min(DEPTH_MAX);
         row.cid = n + 1;
         if reconnect {
             row.cid = setup.cid;
@@ -348,7 +351,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.cid = setup.cid;
         if rdma {
             row.rq_depth = params.rq_depth.min(own_rq);
-            row.sq_window = params.sq_depth;
+            row.sq_window = params.sq_depth.min(DEPTH_MAX);
             self.add_credits(n, params.credits, 28)?;
         }
         self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));

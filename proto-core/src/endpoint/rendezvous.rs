@@ -3,6 +3,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
+use crate::config::Rendezvous;
 use crate::entries::{
     Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
 };
@@ -112,14 +113,34 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.nexus(n).fetching = t;
         self.task_input(t, Input::ArriveFetch);
         self.hold_back(c, t);
-        self.ask_for_memory(t);
+        if let Err(code) = self.find_memory(t) {
+            // On a stream nobody takes it.
+            self.nexus(n).fetching = NONE;
+            self.refuse_payload(t, code);
+        }
     }
 
-    fn ask_for_memory(&mut self, t: u32) {
-        self.task_event(t, TaskEvents::WAITING);
-        self.task(t).deadline_is_provide = true;
-        let timeout = self.g.config.provide_timeout;
-        self.arm_after(Timer::Task(t), timeout);
+    /// Asks the user or the pool for a payload's memory. A message of this side that has a
+    /// deadline of its own waits until then.
+    ///
+    /// # Errors
+    /// The status to refuse it with.
+    fn find_memory(&mut self, t: u32) -> Result<(), u32> {
+        let c = self.task(t).connection;
+        let policy = self.connection(c).policy;
+        if self.task(t).timer == NONE {
+            self.task(t).deadline_is_provide = true;
+            let timeout = policy.provide_timeout;
+            let timeout = timeout.unwrap_or(self.g.config.provide_timeout);
+            self.arm_after(Timer::Task(t), timeout);
+        }
+        match policy.rendezvous {
+            Rendezvous::Ask => {
+                self.task_event(t, TaskEvents::WAITING);
+                Ok(())
+            }
+            Rendezvous::Pool { max_bytes } => self.ask_pool(t, max_bytes),
+        }
     }
 
     /// Gives memory for a waiting payload. `Request`, `OneWay` or `Response` follows when the
@@ -151,8 +172,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             });
         }
         let list = self.take_list(segments)?;
-        self.task(t).into = list;
-        self.disarm(Timer::Task(t));
+        let row = self.task(t);
+        row.into = list;
+        if row.deadline_is_provide {
+            self.disarm(Timer::Task(t));
+        }
         self.begin_transfer(t);
         Ok(())
     }
@@ -160,7 +184,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn waiting(&mut self, t: u32) -> Result<(), CommandError> {
         let row = self.task(t);
         let waits = matches!(row.state, State::Fetching | State::AnswerFetching);
-        let told = !row.events.contains(TaskEvents::WAITING);
+        let told =
+            !row.events.contains(TaskEvents::WAITING) && !row.flags.contains(TaskFlags::POOL_LINE);
         if waits && told && row.into.count == 0 && row.transfer.total > 0 {
             Ok(())
         } else {
@@ -177,7 +202,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         recorded!(self, Refuse { task, status } => self.refuse(task, status));
         let t = self.find_task(task)?;
         self.waiting(t)?;
-        self.disarm(Timer::Task(t));
         self.refuse_payload(t, status);
         Ok(())
     }
@@ -197,6 +221,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 row.kind,
             )
         };
+        self.disarm(Timer::Task(t));
+        self.leave_pool_line(t);
         self.discard_payload(t);
         if !incoming {
             self.task_input(t, Input::FetchFailed);
@@ -232,7 +258,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.remove(TaskFlags::USER);
         row.events.remove(TaskEvents::WAITING);
         let unanswered = u32::from(row.kind == Kind::MsgReq);
-        let memory = row.into.count > 0;
+        let memory = row.has_memory();
         let busy = row.work > 0;
         if busy {
             row.flags.insert(TaskFlags::LINGERS);
@@ -243,6 +269,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.connection(c).unanswered -= unanswered;
         self.disarm(Timer::Task(t));
+        self.leave_pool_line(t);
         self.discard_payload(t);
         self.release_held(c);
         self.try_free(t);
@@ -426,7 +453,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.transfer.done += bytes;
         let open = matches!(row.state, State::Fetching | State::AnswerFetching);
-        if row.transfer.done < row.transfer.total || !open {
+        if !open {
+            self.end_orphaned_fetch(t);
+            return;
+        }
+        if row.transfer.done < row.transfer.total {
             return;
         }
         row.data_len = row.transfer.total;
@@ -520,11 +551,29 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if offered {
             self.begin_transfer(t);
         } else {
-            let row = self.task(t);
-            row.into = SegmentList::EMPTY;
-            self.ask_for_memory(t);
+            // Lengths only: they say nothing of where it goes.
+            let lengths = core::mem::replace(&mut self.task(t).into, SegmentList::EMPTY);
+            self.give_list(lengths);
+            if let Err(code) = self.find_memory(t) {
+                self.refuse_payload(t, code);
+            }
         }
         Keep::Yes
+    }
+
+    /// A response is being READ of a request that has its outcome: nothing more is posted, and when
+    /// nothing is out any more the peer gets its buffers back. On streams, whoever reads the
+    /// payload ends it.
+    pub(crate) fn end_orphaned_fetch(&mut self, t: u32) {
+        let row = self.task(t);
+        let (n, out) = (row.nexus, row.transfer.posted > row.transfer.done);
+        let fetching = row.state == State::Orphaned && row.answer != NONE;
+        if !fetching || out || n == NONE || self.nexus(n).framing != Framing::Rdma {
+            return;
+        }
+        self.task_input(t, Input::FetchFailed);
+        self.queue_read_ack(t);
+        self.late(t);
     }
 
     /// The peer is told that its buffers of a READ response are free.

@@ -14,7 +14,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::{Dialect, Kind, Op};
+use crate::wire::{Dialect, Kind, Op, response_head_len};
 
 /// What is sent: an application header, and data.
 ///
@@ -66,8 +66,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         recorded!(self, ReserveSlot { connection } => self.reserve_slot(connection));
         let c = self.find_connection(connection)?;
-        let slot = self.take_user_slot().inspect_err(|_| self.block(c))?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
+        let slot = self.lend_user_slot().inspect_err(|_| self.block(c))?;
         Ok(SlotId(slot))
     }
 
@@ -80,12 +79,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         recorded!(self, ReserveAnswerSlot { request } => self.reserve_answer_slot(request));
         let t = self.find_task(request)?;
         let c = self.task(t).connection;
-        let slot = self.take_answer_slot().inspect_err(|_| {
+        let slot = self.lend_answer_slot().inspect_err(|_| {
             if c != NONE {
                 self.block(c);
             }
         })?;
-        self.s.tables().slots[slot as usize].usage = SlotUse::Reserved;
         Ok(SlotId(slot))
     }
 
@@ -272,6 +270,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
+            self.end_orphaned_fetch(t);
         }
         Ok(())
     }
@@ -483,9 +482,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.response_op(t, message.header_len, message.data.len() as u16, data) == Op::Send {
             return Ok(());
         }
-        let stream = self.nexus(n).framing.dialect() == Dialect::Tcp;
-        let max = if write { room } else { 0 };
-        if stream && data > max {
+        let row = self.nexus(n);
+        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
+        let stream = framing.dialect() == Dialect::Tcp;
+        if stream && !(write && data <= room) {
+            // What would fit: the requester's segments, or a frame if it has not to be the former.
+            let offered = 16 * usize::from(self.task(t).offer_count);
+            let head = response_head_len(framing, Op::Send, 0) + offered;
+            let rest = head as u64 + u64::from(message.header_len) + 1;
+            let force = self.task(t).flags.contains(TaskFlags::FORCE_WRITE);
+            let inline = if force {
+                0
+            } else {
+                frame_max.saturating_sub(rest)
+            };
+            let max = inline.max(if write { room } else { 0 });
             return Err(CommandError::TooLong {
                 what: Length::OfferedBuffers,
                 len: data,
@@ -608,6 +619,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.in_blocked = true;
             let q = &mut self.g.blocked;
             queue_push!(t.connections, q.head, q.tail, blocked_next, c);
+            self.g.waits = true;
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
     Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupRequest, SessionSetupResponse,
-    Violation, What, status,
+    TooLong, Violation, What, status,
 };
 
 /// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
@@ -143,13 +143,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn connection_up(&mut self, c: u32) {
-        let joining = self.connection(c).joining;
+        let row = self.connection(c);
+        let (joining, n, len) = (row.joining, row.nexus, row.setup_len);
+        let max = self.setup_room(n);
+        if !joining && usize::from(len) > max {
+            self.setup_too_long(c, len.into(), max);
+            return;
+        }
         let up = if joining {
             ConnectionInput::NexusUpJoin
         } else {
             ConnectionInput::NexusUp
         };
         self.connection_input(c, up, None);
+    }
+
+    /// What a client has to say does not fit a frame that the server takes.
+    fn setup_too_long(&mut self, c: u32, len: usize, max: usize) {
+        let (len, max) = (len as u32, max as u32);
+        let reason = Reason::SetupTooLong { len, max };
+        self.connection_input(c, ConnectionInput::Lost, Some(reason));
     }
 
     /// SESSION_SETUP_REQ at the server.
@@ -380,8 +393,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         if joining {
             self.drop_setup_slot(c);
-        } else {
-            self.rewrite_setup(c, text, slots);
+        } else if let Err(TooLong { len, max }) = self.rewrite_setup(c, text, slots) {
+            self.setup_too_long(c, len, max);
+            return;
         }
         let options = ConnectOptions {
             dual_stream: self.nexus(old).framing != crate::wire::Framing::TcpSingle,
@@ -430,11 +444,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Replaces the URI of the setup request by the server's new one, as libxio does.
-    fn rewrite_setup(&mut self, c: u32, uri: &[u8], slots: &mut impl Slots) {
+    fn rewrite_setup(&mut self, c: u32, uri: &[u8], slots: &mut impl Slots) -> Result<(), TooLong> {
         let row = self.connection(c);
         let (slot, len) = (row.setup_slot, usize::from(row.setup_len));
         if slot == NONE {
-            return;
+            return Ok(());
         }
         let at = self.g.config.headroom();
         let mut copy = [0; SETUP_PAYLOAD_MAX];
@@ -444,9 +458,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             unreachable!("our own setup request parses");
         };
         let new = SessionSetupRequest { uri, ..old };
-        if let Ok(len) = new.encode(&mut bytes[at..]) {
-            self.connection(c).setup_len = len as u16;
-        }
+        let len = new.encode(&mut bytes[at..])?;
+        self.connection(c).setup_len = len as u16;
+        Ok(())
     }
 
     fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {

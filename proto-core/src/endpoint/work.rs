@@ -49,24 +49,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if n == NONE {
             return None;
         }
-        if self.nexus(n).refilling {
-            self.first_receive(transport, n, slots)
-        } else {
-            self.first_work(transport, n, slots)
-        }
-    }
-
-    #[inline(never)]
-    fn first_receive(
-        &mut self,
-        transport: TransportId,
-        n: u32,
-        slots: &mut impl Slots,
-    ) -> Option<Work> {
-        match self.plain_receive(n, slots) {
-            Some(work) => Some(work),
-            None => self.first_work(transport, n, slots),
-        }
+        self.first_work(transport, n, slots)
     }
 
     #[inline(never)]
@@ -76,7 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         n: u32,
         slots: &mut impl Slots,
     ) -> Option<Work> {
-        match self.plain_send(n, slots) {
+        match self.plain_work(n, slots) {
             Some(work) => Some(work),
             None => self.ready_work(transport, slots),
         }
@@ -344,6 +327,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !self.nexus(n).wants_slot {
             self.nexus(n).wants_slot = true;
             self.g.slot_waiters += 1;
+            self.g.waits = true;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::config::ConnectionPolicy;
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -105,6 +106,12 @@ pub struct Nexus {
     pub(crate) recv_target: u16,
     /// With more receives posted than this none is due.
     pub(crate) recv_quiet: u16,
+    /// With so many receives or fewer a batch is worth posting.
+    pub(crate) recv_low: u16,
+    /// Receives that may be posted before the share is worked out anew.
+    pub(crate) share_left: u16,
+    /// Receives still to be posted of the batch that was begun.
+    pub(crate) batch_left: u16,
     /// With more receives granted than this no credit frame is due.
     pub(crate) grant_quiet: u16,
     /// READ responses whose READ_ACK may arrive without credit.
@@ -131,8 +138,6 @@ pub struct Nexus {
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
     pub(crate) peer_granted: bool,
-    /// A batch of receives is being posted.
-    pub(crate) refilling: bool,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -202,6 +207,9 @@ impl Nexus {
         held: 0,
         recv_target: 0,
         recv_quiet: u16::MAX,
+        recv_low: 0,
+        share_left: 0,
+        batch_left: 0,
         grant_quiet: u16::MAX,
         read_acks_expected: 0,
         acks_unpaid: 0,
@@ -218,7 +226,6 @@ impl Nexus {
         setup_work: false,
         peer_grant_small: false,
         peer_granted: false,
-        refilling: false,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
@@ -441,6 +448,16 @@ pub struct Connection {
     pub(crate) heard: bool,
     pub(crate) timer: u32,
     pub(crate) keepalive_timer: u32,
+
+    // Memory for payloads.
+    pub(crate) policy: ConnectionPolicy,
+    /// Bytes of chunks that its messages have.
+    pub(crate) pool_bytes: u64,
+    /// Its messages whose payload waits for chunks, and its place in the line for them.
+    pub(crate) pool_head: u32,
+    pub(crate) pool_tail: u32,
+    pub(crate) pool_next: u32,
+    pub(crate) in_pool_line: bool,
 }
 
 impl Connection {
@@ -511,6 +528,12 @@ impl Connection {
         heard: false,
         timer: NONE,
         keepalive_timer: NONE,
+        policy: ConnectionPolicy::ASK,
+        pool_bytes: 0,
+        pool_head: NONE,
+        pool_tail: NONE,
+        pool_next: NONE,
+        in_pool_line: false,
     };
 }
 

@@ -1,6 +1,6 @@
 //! Messages, their lists of segments, and registered memory.
 
-use super::Due;
+use super::{Due, Extent};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::memory::{SEGMENTS_INLINE, Segment};
@@ -67,6 +67,12 @@ bitflags::bitflags! {
         const PROMPT = 1 << 18;
         /// Its frame is on a send queue, and it stands there for a work entry.
         const ON_QUEUE = 1 << 19;
+        /// Its payload waits for memory of the pool.
+        const POOL_LINE = 1 << 20;
+        /// Its `into` is memory of the pool.
+        const POOLED = 1 << 21;
+        /// The keys of its buffers are being revoked.
+        const REVOKING = 1 << 22;
     }
 }
 
@@ -163,6 +169,11 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether peers reach it by this key.
+    pub(crate) fn has_key(&self, key: u32) -> bool {
+        matches!(self.keys, Some(Ok((_, rkey))) if rkey == key)
+    }
+
     /// A free row.
     pub const VACANT: Self = Self {
         generation: 0,
@@ -241,6 +252,7 @@ pub struct Task {
     pub(crate) status: u32,
     pub(crate) direct: Direct,
     pub(crate) remote_addr: u64,
+    /// Of a payload that the pool takes: the transport whose pool it is.
     pub(crate) remote_key: u32,
     pub(crate) out: SegmentList,
     pub(crate) into: SegmentList,
@@ -259,6 +271,22 @@ pub struct Task {
 }
 
 impl Task {
+    /// Whether it has memory of the user's.
+    pub(crate) fn has_memory(&self) -> bool {
+        let into = self.into.count > 0 && !self.flags.contains(TaskFlags::POOLED);
+        self.out.count > 0 || into
+    }
+
+    /// All segments of both lists.
+    pub(crate) fn buffers<'a>(
+        &'a self,
+        extents: &'a [Extent],
+    ) -> impl Iterator<Item = Segment> + 'a {
+        let of =
+            move |list: &'a SegmentList| (0..list.count).map(move |at| list.segment(extents, at));
+        of(&self.out).chain(of(&self.into))
+    }
+
     /// Starts a new life. What is written before it is read in any life keeps its value.
     #[inline(always)]
     pub(crate) fn reset(&mut self) {

@@ -55,6 +55,8 @@ applied! {
     Slot(Result<SlotId, CommandError>),
     /// `register`.
     Region(Result<RegionId, CommandError>),
+    /// `add_pool`.
+    Pool(Result<(), ConfigError>),
     /// `add_transport`.
     Transport(Result<TransportId, ConfigError>),
     /// `handle_connect_request`.

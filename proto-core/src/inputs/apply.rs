@@ -40,6 +40,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn apply(&mut self, input: &Input<'_>, slots: &mut impl Slots) -> Applied {
         match *input {
             Input::AddTransport { limits } => self.add_transport(limits).into(),
+            Input::AddPool { transport, memory } => self.add_pool(transport, memory).into(),
             Input::PollControl { transport } => self.poll_control(transport).into(),
             Input::PollWork { transport } => self.poll_work(transport, slots).into(),
             Input::PollEvent {} => self.poll_event().into(),
@@ -106,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => self.join(now, session, transport, portal, options).into(),
             Input::Close { now, connection } => self.close(now, connection).into(),
             Input::Abort { now, connection } => self.abort(now, connection).into(),
+            Input::SetPolicy { connection, policy } => self.set_policy(connection, policy).into(),
             _ => self.apply_message(input, slots),
         }
     }

@@ -6,7 +6,10 @@ use core::time::Duration;
 
 use super::Bytes;
 use super::codec::{DecodeError, Field, Malformed, Reader, Writer};
-use crate::config::{Config, ConnectOptions, Keepalive, ListenOptions, TransportLimits};
+use crate::config::{
+    Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
+    Rendezvous, TransportLimits,
+};
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
 };
@@ -213,6 +216,8 @@ structs! {
     ConnectRequest<'a> { listener, peer, local, framing, private }
     Completion { wr, status, len }
     Keepalive { time, interval, probes }
+    ConnectionPolicy { on_expiry, rendezvous, provide_timeout }
+    PoolMemory { addr, lkey, chunk, chunks }
     TransportLimits {
         dialect, sq_depth, sq_bytes, rq_depth, cq_depth, max_sge, max_inline, max_reads,
         max_message, shared_receive_queue, signal_every,
@@ -250,7 +255,7 @@ config! {
     endpoint, incarnation, seed, slot_size, rx_slots, tx_slots, buffer_size, inline_data_max,
     header_max, sge_max, half_open_max, rq_depth, min_grant, depth_messages, depth_bytes,
     queue_messages, queue_bytes, flow_control, payload_max, redirects_max, connect_timeout,
-    setup_timeout, fin_timeout, time_wait, linger, drain_timeout, provide_timeout, keepalive,
+    setup_timeout, fin_timeout, time_wait, linger, drain_timeout, provide_timeout, keepalive, policy,
 }
 
 enums! {
@@ -262,6 +267,15 @@ enums! {
         0 Rdma,
         1 TcpSingle,
         2 TcpDual,
+    }
+    OnExpiry {
+        0 Hold,
+        1 Revoke,
+        2 Disconnect,
+    }
+    Rendezvous {
+        0 Ask,
+        1 Pool { max_bytes },
     }
     WorkStatus {
         0 Success,
@@ -318,5 +332,6 @@ enums! {
         19 DeviceRemoved,
         20 NoResources { what, need, have },
         21 Shutdown,
+        22 SetupTooLong { len, max },
     }
 }

@@ -12,7 +12,7 @@ mod start;
 use core::fmt;
 use core::net::SocketAddr;
 
-use crate::config::{ConnectOptions, ListenOptions, TransportLimits};
+use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory, TransportLimits};
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
 };
@@ -110,6 +110,7 @@ macro_rules! inputs {
 
 inputs! {
     1 add_transport AddTransport { limits: TransportLimits }
+    2 add_pool AddPool { transport: TransportId, memory: PoolMemory }
 
     10 listen Listen { transport: TransportId, address: SocketAddr, options: ListenOptions }
     11 unlisten Unlisten { listener: ListenerId }
@@ -177,6 +178,7 @@ inputs! {
         user: u64,
     }
     35 revoke Revoke { region: RegionId }
+    36 set_policy SetPolicy { connection: ConnectionId, policy: ConnectionPolicy }
 
     50 handle_cm Cm { now: Instant, nexus: NexusId, event: CmEvent<'a> }
     51 handle_connect_request ConnectRequest {

@@ -5,7 +5,7 @@
 use core::net::SocketAddr;
 
 use super::list::Listed;
-use super::{Flow, flow};
+use super::{Flow, Socket, flow};
 use crate::endpoint::{ConnectRequest, Endpoint, bucket};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ListenerId, NONE, NexusId, SocketId, TransportId};
@@ -219,14 +219,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn partner(&mut self, s: u32) -> u32 {
         let rows = self.s.tables().sockets;
         let row = &rows[s as usize];
+        let said = |row: &Socket| ConnectMessage {
+            sock: row.kind,
+            second_port: row.second_port,
+        };
         let address = SocketAddr::new(row.peer.ip(), row.second_port);
         let mut at = rows[bucket(&address, rows.len())].bucket.head;
         let mut found = NONE;
         while at != NONE {
             let other = &rows[at as usize];
             if other.peer.ip() == row.peer.ip()
-                && other.peer.port() == row.second_port
-                && other.second_port == row.peer.port()
+                && said(row).names(row.peer.port(), &said(other), other.peer.port())
                 && other.listener == row.listener
                 && other.transport == row.transport
             {

@@ -57,6 +57,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Puts a socket whose next frame needs a slot in line for one.
     pub(super) fn wait_for_slot(&mut self, s: u32) {
         self.trace.mark("stream waited for a slot");
+        self.g.waits = true;
         let t = self.s.tables();
         let n = t.sockets[s as usize].nexus;
         let list = if t.nexuses[n as usize].held == 0 {

@@ -138,7 +138,7 @@ what! {
     /// The nexus protocol version is not ours; the value is the one received.
     NexusVersion => "unsupported nexus version",
     /// A buffer size of zero was announced.
-    BufferSizeZero => "buffer size of zero",
+    BufferSizeTooSmall => "buffer size that no rejection fits",
     /// A queue depth of zero was answered.
     DepthZero => "queue depth of zero",
     /// The table of remote keys is not what its count says.

@@ -5,6 +5,8 @@ use core::mem::{offset_of, size_of};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::layout::{Field, Layout};
+
 /// `XIOP` in ASCII.
 pub(super) const MAGIC: u32 = 0x5849_4f50;
 /// Largest length word: libxio passes it through 16 bits.
@@ -26,6 +28,13 @@ macro_rules! layout {
             assert!(align_of::<$name>() == 1);
             $(assert!(offset_of!($name, $field) == $at);)+
         };
+        impl Layout for $name {
+            const FIELDS: &'static [Field] = &[$(Field {
+                name: stringify!($field),
+                offset: $at,
+                len: size_of::<$ty>() as u16,
+            },)+];
+        }
     };
 }
 

@@ -12,10 +12,12 @@
 
 mod control;
 mod error;
+mod follow;
 mod frame;
 mod headers;
 mod inline;
 mod kind;
+pub mod layout;
 mod request;
 mod response;
 mod session;
@@ -27,6 +29,7 @@ mod tests;
 
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
+pub use follow::{Cut, Follower, Next, find_frame};
 pub(crate) use frame::message_kind;
 pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
@@ -40,7 +43,8 @@ pub use response::{
 };
 pub use session::{PortalIter, Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
 pub use setup::{
-    NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse, RkeyTable, SetupParams,
+    BUFFER_SIZE_MIN, NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse,
+    RkeyTable, SetupParams,
 };
 pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};

@@ -10,6 +10,10 @@ use super::frame::{TLV_LEN, expect};
 use super::headers::{NexusRequestBody, NexusResponseBody, RdmaSetupBlock, TcpSetupBlock, Tlv};
 use super::kind::{Dialect, Framing, Kind};
 
+/// Smallest buffer size that a peer may announce: every frame without data fits, down to the
+/// rejection of a session.
+pub const BUFFER_SIZE_MIN: u64 = 112;
+
 /// The one version of the nexus protocol.
 pub const NEXUS_VERSION: u16 = 0x0100;
 /// Flag of both setup frames: an earlier transport connection is to be continued.
@@ -122,7 +126,7 @@ impl<'a> NexusSetupRequest<'a> {
     /// # Errors
     /// Those of [`peek_kind`](super::peek_kind), [`What::WrongKind`], [`What::TlvLenMismatch`],
     /// [`What::Truncated`], [`What::NexusVersion`] with the version received,
-    /// [`What::BufferSizeZero`], [`What::RkeyTable`] or [`What::TrailingBytes`].
+    /// [`What::BufferSizeTooSmall`], [`What::RkeyTable`] or [`What::TrailingBytes`].
     pub fn parse(frame: &'a [u8], dialect: Dialect) -> Result<Self, Violation> {
         expect(frame, framing(dialect), Kind::NexusSetupReq)?;
         let Ok((body, rest)) = NexusRequestBody::ref_from_prefix(&frame[TLV_LEN..]) else {
@@ -272,8 +276,9 @@ impl<'a> Block<'a> {
     }
 
     fn check_buffer_size(&self) -> Result<(), Violation> {
-        if self.params.buffer_size == 0 {
-            return Err(What::BufferSizeZero.at(self.buffer_size_at, 0u8));
+        let size = self.params.buffer_size;
+        if size < BUFFER_SIZE_MIN {
+            return Err(What::BufferSizeTooSmall.at(self.buffer_size_at, size));
         }
         Ok(())
     }

@@ -57,6 +57,15 @@ impl ConnectMessage {
         Ok(Self { sock, second_port })
     }
 
+    /// Whether two sockets name each other (PROTOCOL.md 3.2): one that came from `port` with this
+    /// message, and one from `other_port` with `other`. They are one transport connection if they
+    /// also came from the same address to the same listener, and one is the control socket and the
+    /// other the data socket.
+    #[must_use]
+    pub const fn names(&self, port: u16, other: &Self, other_port: u16) -> bool {
+        self.second_port == other_port && other.second_port == port
+    }
+
     /// Writes the message to the start of `buf` and returns its length.
     ///
     /// # Panics

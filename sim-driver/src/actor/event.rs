@@ -1,6 +1,6 @@
 //! The endpoint's events, one by one.
 
-use xio_proto::{Event, Failure, TaskId};
+use xio_proto::{Event, Failure, TaskId, TransportId};
 
 use super::{Actor, Due, ID_BITS};
 use crate::check::{Fact, Outcome};
@@ -50,11 +50,7 @@ impl User for Actor {
             return;
         }
         self.next_turn = u64::MAX;
-        if core::mem::take(&mut self.deaf)
-            && let Some(address) = self.address
-        {
-            self.listen(core, desk, address);
-        }
+        self.hear(core);
         while self.errands.front().is_some_and(|errand| errand.at <= now) {
             if let Some(errand) = self.errands.pop_front() {
                 self.run_errand(core, desk, &errand);
@@ -224,8 +220,8 @@ impl Actor {
             }
             Event::Closed { user, .. } => self.closed(core, desk, user as u32),
             Event::SessionClosed { .. } => self.sessions_closed += 1,
-            Event::ListenFailed { .. } => {
-                self.deaf = true;
+            Event::ListenFailed { user, .. } => {
+                self.deaf.push(TransportId(user as u8));
                 self.wake(desk, at + 100_000_000);
             }
             ref other => self.sense(desk, format!("an event nobody knows: {other:?}")),

@@ -12,11 +12,11 @@ use std::net::SocketAddr;
 
 use xio_proto::{
     CommandError, ConnectOptions, ConnectionId, ListenOptions, RequestOptions, Segment, SessionId,
-    SessionOpen, TaskId,
+    SessionOpen, TaskId, TransportId,
 };
 
 use crate::check::{Check, Class, Fact};
-use crate::driver::{Core, Desk};
+use crate::driver::{Core, Desk, Over};
 use crate::memory::{Buffer, Rights};
 use crate::rng::Rng;
 use crate::slab::Slab;
@@ -43,6 +43,8 @@ pub enum Closing {
 pub struct Errand {
     /// Where to.
     pub peer: SocketAddr,
+    /// What over.
+    pub over: Over,
     /// When, in nanoseconds.
     pub at: u64,
     /// Requests and one-ways to send.
@@ -166,9 +168,9 @@ pub struct Actor {
     /// Buffers given for payloads, by task index.
     provided: Vec<Option<(TaskId, Buffer)>>,
     next_turn: u64,
-    /// Where it listens, and whether it has to again.
+    /// Where it listens, and on which transports it has to again.
     address: Option<SocketAddr>,
-    deaf: bool,
+    deaf: Vec<TransportId>,
     /// Sessions that ended.
     sessions_closed: u64,
 }
@@ -190,7 +192,7 @@ impl Actor {
             provided: Vec::new(),
             next_turn: u64::MAX,
             address: None,
-            deaf: false,
+            deaf: Vec::new(),
             sessions_closed: 0,
         }
     }
@@ -213,20 +215,28 @@ impl Actor {
         }
     }
 
-    /// Listens.
+    /// Listens on all transports that there are.
     ///
     /// # Panics
     /// When there is no room for a listener.
     pub fn listen(&mut self, core: &mut Core, desk: &Desk<'_>, address: SocketAddr) {
         self.address = Some(address);
-        let options = ListenOptions {
-            user: 0,
-            backlog: 64,
-        };
-        if let Some(transport) = desk.rdma
-            && core.listen(transport, address, &options).is_err()
-        {
-            panic!("no room for a listener");
+        self.deaf.extend(desk.rdma);
+        self.deaf.extend(desk.tcp);
+        self.hear(core);
+    }
+
+    /// Listens where it does not.
+    fn hear(&mut self, core: &mut Core) {
+        let Some(address) = self.address else { return };
+        for transport in self.deaf.drain(..) {
+            let options = ListenOptions {
+                user: transport.0.into(),
+                backlog: 64,
+            };
+            if core.listen(transport, address, &options).is_err() {
+                panic!("no room for a listener");
+            }
         }
     }
 
@@ -262,7 +272,9 @@ impl Actor {
     }
 
     fn run_errand(&mut self, core: &mut Core, desk: &mut Desk<'_>, errand: &Errand) {
-        let Some(transport) = desk.rdma else {
+        let Some(transport) = desk.transport(errand.over) else {
+            let text = format!("no transport for {:?}", errand.over);
+            self.sense(desk, text);
             return;
         };
         let side = 2 * desk.ledger.number_connection();
@@ -271,13 +283,18 @@ impl Actor {
         bytes[..4].copy_from_slice(&side.to_le_bytes());
         bytes[4] = u8::from(matches!(errand.closing, Closing::Server | Closing::Both));
         bytes[6..].copy_from_slice(&errand.back.to_le_bytes());
-        let uri = format!("rdma://{}/sim", errand.peer);
+        let scheme = match errand.over {
+            Over::Rdma => "rdma",
+            Over::TwoStreams | Over::OneStream => "tcp",
+        };
+        let uri = format!("{scheme}://{}/sim", errand.peer);
         let open = SessionOpen {
             uri: &uri,
             private: &bytes,
         };
         let mut options = ConnectOptions::new(line.into());
         options.own_nexus = errand.own;
+        options.dual_stream = errand.over == Over::TwoStreams;
         let slots = &mut desk.env.memory[desk.number as usize];
         let opened = core.connect(desk.now, transport, errand.peer, &open, &options, slots);
         match opened {

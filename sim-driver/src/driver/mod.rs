@@ -1,7 +1,11 @@
 //! The driver of one endpoint in the simulated world: executes what the core wants done on the
 //! fabric or the links, and feeds back what they report.
+//!
+//! Folder map: `rdma` (queue pairs), `tcp` (sockets), `late` (what the core is told after a while).
 
+mod late;
 mod rdma;
+mod tcp;
 
 use xio_proto::{
     Config, ConfigError, Endpoint, Instant, NexusId, Reason, TransportId, TransportLimits,
@@ -11,11 +15,14 @@ use xio_record::{Recorder, Tape};
 use crate::check::Ledger;
 use crate::env::Env;
 use crate::fabric::{Fabric, NicId, NicLimits, WorkCompletion};
-use crate::link::Links;
+use crate::link::{HostId, Links};
 use crate::memory::{Memory, MemoryConfig};
 use crate::storage::BoxStorage;
 use crate::trace::{Act, MarkTrace, Object, Record};
-use rdma::{Late, Rdma};
+use late::Late;
+use rdma::Rdma;
+pub use tcp::Habits;
+use tcp::Tcp;
 
 /// The core as the simulator runs it.
 pub type Core = Endpoint<BoxStorage, MarkTrace>;
@@ -33,12 +40,33 @@ pub struct Desk<'a> {
     pub now: Instant,
     /// Its RDMA transport, if it has one.
     pub rdma: Option<TransportId>,
+    /// Its transport on sockets, if it has one.
+    pub tcp: Option<TransportId>,
+}
+
+/// What a connection is made over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Over {
+    /// A queue pair.
+    Rdma,
+    /// A control and a data socket.
+    TwoStreams,
+    /// One socket.
+    OneStream,
 }
 
 impl Desk<'_> {
     /// The endpoint's memory, which is also its slots.
     pub fn memory(&mut self) -> &mut Memory {
         &mut self.env.memory[self.number as usize]
+    }
+
+    /// The transport for such a connection, if the endpoint has it.
+    pub fn transport(&self, over: Over) -> Option<TransportId> {
+        match over {
+            Over::Rdma => self.rdma,
+            Over::TwoStreams | Over::OneStream => self.tcp,
+        }
     }
 }
 
@@ -72,6 +100,7 @@ pub struct SimDriver {
     number: u32,
     core: Core,
     rdma: Option<Rdma>,
+    tcp: Option<Tcp>,
     /// What the endpoint's clock is ahead of the world's, in nanoseconds.
     skew: i64,
     batch: Vec<WorkCompletion>,
@@ -109,6 +138,8 @@ impl SimDriver {
     const BATCH: u64 = 16;
     /// Inputs before others get a turn.
     const BUDGET: u32 = 64;
+    /// Until a full listener is looked at again, in nanoseconds.
+    const CROWDED: u64 = 10_000_000;
     const ORDERS: [[u8; 3]; 6] = [
         [0, 1, 2],
         [0, 2, 1],
@@ -150,6 +181,7 @@ impl SimDriver {
             number,
             core,
             rdma: None,
+            tcp: None,
             skew: 0,
             batch: Vec::new(),
             late: Vec::new(),
@@ -184,6 +216,22 @@ impl SimDriver {
     pub fn recorder(&mut self) -> Option<&mut Recorder<Tape>> {
         self.core.trace_mut().recorder()
     }
+
+    /// Gives the endpoint sockets on a host.
+    ///
+    /// # Errors
+    /// Limits that cannot work.
+    pub fn add_tcp(
+        &mut self,
+        host: HostId,
+        habits: Habits,
+        stated: TransportLimits,
+    ) -> Result<TransportId, ConfigError> {
+        let transport = self.core.add_transport(stated)?;
+        self.tcp = Some(Tcp::new(transport, host, habits));
+        Ok(transport)
+    }
+
     /// The endpoint's number.
     pub fn number(&self) -> u32 {
         self.number
@@ -200,9 +248,9 @@ impl SimDriver {
     pub fn nic(&self) -> Option<NicId> {
         self.rdma.as_ref().map(|rdma| rdma.nic)
     }
-    /// The RDMA transport, if there is one.
-    pub fn transport(&self) -> Option<TransportId> {
-        self.rdma.as_ref().map(|rdma| rdma.transport)
+    /// The host of its sockets, if it has any.
+    pub fn host(&self) -> Option<HostId> {
+        self.tcp.as_ref().map(|tcp| tcp.host)
     }
     /// Has the core's own invariants checked at every so manieth step (0 is never).
     pub fn check_every(&mut self, steps: u32) {
@@ -218,13 +266,14 @@ impl SimDriver {
     }
 
     /// A desk for the user.
-    fn desk<'a>(&self, env: &'a mut Env, ledger: &'a mut Ledger) -> Desk<'a> {
+    pub fn desk<'a>(&self, env: &'a mut Env, ledger: &'a mut Ledger) -> Desk<'a> {
         Desk {
             now: self.now(env),
             env,
             ledger,
             number: self.number,
             rdma: self.rdma.as_ref().map(|rdma| rdma.transport),
+            tcp: self.tcp.as_ref().map(|tcp| tcp.transport),
         }
     }
 
@@ -240,6 +289,14 @@ impl SimDriver {
         let mut budget = Self::BUDGET;
         if self.rdma.is_some() {
             while budget > 0 && (self.notice(hands) || self.completions(hands)) {
+                budget -= 1;
+            }
+        }
+        if self.tcp.is_some() {
+            self.accept_more(hands);
+            while budget > 0
+                && (self.link_notice(hands) || self.written(hands) || self.read_next(hands))
+            {
                 budget -= 1;
             }
         }
@@ -261,7 +318,11 @@ impl SimDriver {
             Some(rdma) => !hands.fabric.arm(hands.env, rdma.nic),
             None => false,
         };
-        if busy || more {
+        let unread = self.tcp.as_ref().is_some_and(Tcp::is_busy);
+        if self.tcp.as_ref().is_some_and(Tcp::is_crowded) {
+            hands.env.wake_after(self.number, Self::CROWDED);
+        }
+        if busy || more || unread {
             let after = hands.env.rng.below(2_000);
             hands.env.wake_after(self.number, after);
         }
@@ -288,8 +349,8 @@ impl SimDriver {
                 dice = dice.rotate_right(5);
                 for _ in 0..batch {
                     let more = match kind {
-                        0 => self.control(hands),
-                        1 => self.work(hands),
+                        0 => self.rdma_control(hands) || self.tcp_control(hands),
+                        1 => self.rdma_work(hands) || self.tcp_work(hands) || self.streams_wanted(),
                         _ => self.event(hands),
                     };
                     if !more {
@@ -322,7 +383,8 @@ impl SimDriver {
                 0 => Object::Nexus(index),
                 1 => Object::Session(index),
                 2 => Object::Connection(index),
-                _ => Object::Task(index),
+                3 => Object::Task(index),
+                _ => Object::Stream(index),
             };
             env.trace.show_only(Record {
                 at,

@@ -6,6 +6,7 @@ use xio_proto::{
     RegionId, Segment, SegmentSpan, SlotId, Span, TransportId, Work, WrId,
 };
 
+use super::late::Late;
 use super::{Hands, SimDriver, User};
 use crate::env::{Env, Forbidden};
 use crate::errno;
@@ -30,7 +31,7 @@ pub(super) struct Rdma {
 }
 
 impl SimDriver {
-    pub(super) fn control<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
+    pub(super) fn rdma_control<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
         let Some(rdma) = &mut self.rdma else {
             return false;
         };
@@ -88,37 +89,6 @@ impl SimDriver {
             }
             other => self.connection_control(env, fabric, other),
         }
-        true
-    }
-
-    /// Tells the core what was done, at once or after a while.
-    fn report(&mut self, env: &mut Env, late: Late) {
-        if env.fires(Site::SlowDriver) {
-            let at = env.now() + env.rng.spread(1_000, 500_000_000);
-            self.late.push((at, late));
-            env.wake_at(self.number, at);
-        } else {
-            self.tell(env, late);
-        }
-    }
-
-    fn tell(&mut self, env: &Env, late: Late) {
-        let now = self.now(env);
-        match late {
-            Late::Made(nexus, made) => self.core.handle_queue_pair(now, nexus, made),
-            Late::Destroyed(nexus) => self.core.handle_destroyed(now, nexus),
-        }
-    }
-
-    /// Tells the next thing that is due. False when there is none.
-    pub(super) fn tell_late<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
-        let now = hands.env.now();
-        let Some(place) = self.late.iter().position(|&(at, _)| at <= now) else {
-            return false;
-        };
-        let (_, late) = self.late.swap_remove(place);
-        self.tell(hands.env, late);
-        self.settle(hands);
         true
     }
 
@@ -247,19 +217,12 @@ impl Rdma {
     }
 }
 
-/// What the core is told about a queue pair, maybe late.
-#[derive(Copy, Clone, Debug)]
-pub(super) enum Late {
-    Made(NexusId, Result<(), i32>),
-    Destroyed(NexusId),
-}
-
 // What the core wants posted.
 impl SimDriver {
     /// Segments of one work request, at most.
-    const SEGMENTS: usize = 32;
+    pub(super) const SEGMENTS: usize = 32;
 
-    pub(super) fn work<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
+    pub(super) fn rdma_work<U: User>(&mut self, hands: &mut Hands<'_, U>) -> bool {
         let Some(rdma) = &self.rdma else {
             return false;
         };
@@ -411,7 +374,7 @@ impl SimDriver {
         fabric.post_send(env, id, &request)
     }
 
-    fn resolve(&self, span: SegmentSpan, list: &mut [Segment]) -> usize {
+    pub(super) fn resolve(&self, span: SegmentSpan, list: &mut [Segment]) -> usize {
         if span.is_empty() {
             return 0;
         }

@@ -35,7 +35,6 @@ impl Links {
         fresh.window = window;
         core::mem::swap(&mut fresh.ring, &mut socket.ring);
         core::mem::swap(&mut fresh.pieces, &mut socket.pieces);
-        fresh.queued = socket.queued;
         let size = (window as usize).next_power_of_two();
         if fresh.ring.len() != size {
             fresh.ring.resize(size, 0);
@@ -254,6 +253,12 @@ impl Links {
         env.wake_after(endpoint, after);
     }
 
+    /// True when somebody waits to be taken.
+    pub fn is_waiting(&self, id: PortId) -> bool {
+        let port = self.ports.get(id.index as usize);
+        port.is_some_and(|p| p.generation == id.generation && p.live && !p.waiting.is_empty())
+    }
+
     /// Takes a connection: the socket, the peer's address and the own one.
     pub fn accept(
         &mut self,
@@ -317,6 +322,23 @@ impl Links {
         self.forget(index);
     }
 
+    /// Says that nothing more will be written: what was written still arrives, then the peer sees
+    /// the end. Reading goes on. Nothing before the socket is connected.
+    pub fn shutdown(&mut self, env: &mut Env, id: SockId) {
+        let Some(index) = self
+            .find(id)
+            .filter(|&i| self.sockets[i].state == State::Open)
+        else {
+            return;
+        };
+        let endpoint = self.endpoint_of(index);
+        env.record(endpoint, Self::object(index), Act::ShutDown, 0, 0);
+        if let Some(peer) = self.peer_of(index) {
+            self.sockets[peer].finishing = true;
+            self.schedule_delivery(env, peer);
+        }
+    }
+
     fn forget(&mut self, index: usize) {
         self.sockets[index].pieces.clear();
         self.sockets[index].outlet = u32::MAX;
@@ -359,6 +381,17 @@ impl Links {
         stack.link_up_at = stack.link_up_at.max(until);
     }
 
+    /// The link is there again; what is on its way comes at the time it was put off to.
+    pub fn heal_link(&mut self, host: HostId) {
+        self.hosts[host.0 as usize].link_up_at = 0;
+    }
+
+    /// Where a host can be reached, if anybody listens there.
+    pub fn listening(&self, host: HostId) -> Option<SocketAddr> {
+        let port = self.ports.iter().find(|p| p.live && p.host == host.0)?;
+        Some(SocketAddr::new(self.address(host), port.port))
+    }
+
     /// The host is gone without a trace: its peers' sockets are half open from now on.
     pub fn kill(&mut self, env: &mut Env, host: HostId) {
         let endpoint = self.hosts[host.0 as usize].endpoint;
@@ -366,6 +399,9 @@ impl Links {
         self.hosts[host.0 as usize].dead = true;
         for index in 0..self.sockets.len() {
             if self.sockets[index].live && self.sockets[index].host == host.0 {
+                if let Some(peer) = self.peer_of(index) {
+                    self.sockets[peer].orphan = true;
+                }
                 self.sever(index);
                 self.forget(index);
             }
@@ -374,28 +410,7 @@ impl Links {
             port.live = false;
             port.waiting.clear();
         }
-        self.hosts[host.0 as usize].done.clear();
-    }
-
-    /// A new life at the address of a host that was killed. Peers of the old life learn of it
-    /// when they send.
-    pub fn revive(&mut self, env: &mut Env, host: HostId) {
-        let stack = &mut self.hosts[host.0 as usize];
-        stack.dead = false;
-        stack.link_up_at = 0;
-        let address = stack.address;
-        for index in 0..self.sockets.len() {
-            let socket = &self.sockets[index];
-            if socket.live
-                && socket.half_open
-                && socket.remote.ip() == address
-                && socket.nowhere > 0
-            {
-                let id = self.id(index);
-                let after = self.latency(env);
-                self.later(env, after, LinkEvent::Reset(id));
-            }
-        }
+        self.hosts[host.0 as usize].written.clear();
     }
 }
 
@@ -408,6 +423,7 @@ fn vacant() -> Socket {
         state: State::Connecting,
         peer: None,
         half_open: false,
+        orphan: false,
         local: NOWHERE,
         remote: NOWHERE,
         tries: 0,

@@ -13,13 +13,21 @@ use crate::trace::{Act, Object};
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct OutletId(pub u32);
 
-/// A frame whose bytes have all been taken by the sockets.
+/// What became of frames that were handed in.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct FrameDone {
-    /// What the owner calls the outlet.
-    pub cookie: u64,
-    /// The word that came with the frame.
-    pub wr: u64,
+pub enum Written {
+    /// A frame's bytes have all been taken by the sockets.
+    Whole {
+        /// What the owner calls the outlet.
+        cookie: u64,
+        /// The word that came with the frame.
+        wr: u64,
+    },
+    /// A socket that had been full has taken some bytes of a frame, but not the last.
+    Part {
+        /// What the owner calls the socket.
+        cookie: u64,
+    },
 }
 
 /// A part of a frame that waits for room in a socket.
@@ -94,23 +102,34 @@ impl Links {
 
     /// Forgets an outlet; its sockets are closed by themselves. What was not written comes back.
     pub fn close_outlet(&mut self, env: &mut Env, id: OutletId) {
-        let outlet = &mut self.outlets[id.0 as usize];
-        let (control, data) = (outlet.control, outlet.data);
-        let endpoint = outlet.endpoint as usize;
-        for frame in outlet
-            .frames
-            .drain(..)
-            .filter(|frame| frame.slot != NO_SLOT)
-        {
-            env.memory[endpoint].return_slot(frame.slot);
-        }
-        for id in [control, data] {
+        self.drop_frames(env, id, |_| ());
+        let outlet = &self.outlets[id.0 as usize];
+        for id in [outlet.control, outlet.data] {
             if let Some(index) = self.find(id) {
-                self.sockets[index].pieces.clear();
                 self.sockets[index].outlet = u32::MAX;
             }
         }
         self.free_outlets.push(id.0);
+    }
+
+    /// Gives up what is not written whole, and gives out the words that came with it, oldest
+    /// first. Bytes that were written stay written, so nothing sensible can follow.
+    pub fn drop_frames(&mut self, env: &mut Env, id: OutletId, mut each: impl FnMut(u64)) {
+        let outlet = &mut self.outlets[id.0 as usize];
+        let (control, data) = (outlet.control, outlet.data);
+        let endpoint = outlet.endpoint as usize;
+        outlet.base += outlet.frames.len() as u64;
+        for frame in outlet.frames.drain(..) {
+            if frame.slot != NO_SLOT {
+                env.memory[endpoint].return_slot(frame.slot);
+            }
+            each(frame.wr);
+        }
+        for id in [control, data] {
+            if let Some(index) = self.find(id) {
+                self.sockets[index].pieces.clear();
+            }
+        }
     }
 
     /// Hands in a frame: `head` for the control stream, `rest` for the data stream; on a single
@@ -196,6 +215,9 @@ impl Links {
             env.memory = memory;
             if n < rest {
                 self.sockets[index].pieces[0].written += n;
+                if n > 0 {
+                    self.part_written(env, index);
+                }
                 if let Some(peer) = self.peer_of(index) {
                     self.sockets[peer].peer_waits = true;
                 }
@@ -206,6 +228,16 @@ impl Links {
                 self.part_done(env, index, piece.frame);
             }
         }
+    }
+
+    fn part_written(&mut self, env: &mut Env, index: usize) {
+        let socket = &self.sockets[index];
+        let part = Written::Part {
+            cookie: socket.cookie,
+        };
+        let host = &mut self.hosts[socket.host as usize];
+        host.written.push_back(part);
+        env.wake_after(host.endpoint, 0);
     }
 
     /// Where user memory or a slot lies; user memory must be lent to a message.
@@ -235,7 +267,7 @@ impl Links {
             }
             let object = Self::object(index);
             env.record(endpoint, object, Act::FrameDone, frame.wr, frame.len);
-            self.hosts[host].done.push_back(FrameDone {
+            self.hosts[host].written.push_back(Written::Whole {
                 cookie: outlet.cookie,
                 wr: frame.wr,
             });
@@ -243,8 +275,8 @@ impl Links {
         }
     }
 
-    /// Takes the next frame that is done.
-    pub fn poll_done(&mut self, host: HostId) -> Option<FrameDone> {
-        self.hosts[host.0 as usize].done.pop_front()
+    /// Takes the next word about what was handed in.
+    pub fn poll_written(&mut self, host: HostId) -> Option<Written> {
+        self.hosts[host.0 as usize].written.pop_front()
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-pub use frame::{FrameDone, OutletId};
+pub use frame::{OutletId, Written};
 pub use stream::End;
 
 use crate::env::Env;
@@ -72,6 +72,8 @@ pub struct LinkConfig {
     pub connect_retry: (u64, u8),
     /// Chance that a delivery stops somewhere, in parts of a million.
     pub cut_ppm: u32,
+    /// Bytes of one delivery, most.
+    pub segment: u64,
 }
 
 impl Default for LinkConfig {
@@ -82,6 +84,7 @@ impl Default for LinkConfig {
             window: (64 << 10, 256 << 10),
             connect_retry: (1_000_000_000, 3),
             cut_ppm: 250_000,
+            segment: u64::MAX,
         }
     }
 }
@@ -96,6 +99,7 @@ impl LinkConfig {
             notify: rng.spread(0, 100_000),
             window: (window, window * 2),
             cut_ppm: rng.pick(&[0, 100_000, 500_000]),
+            segment: rng.pick(&[1460, 8960, 65_536, u64::MAX]),
             ..Self::default()
         }
     }
@@ -162,6 +166,8 @@ struct Socket {
     peer: Option<SockId>,
     /// The peer is gone, and this side was not told.
     half_open: bool,
+    /// Its host is gone: another life at the address would answer with a reset.
+    orphan: bool,
     local: SocketAddr,
     remote: SocketAddr,
     tries: u8,
@@ -200,7 +206,8 @@ struct Port {
 
 #[derive(Copy, Clone, Debug)]
 enum Ready {
-    Socket(u32),
+    /// A socket as it was then: its place may have gone to another host since.
+    Socket(SockId),
     Port(u32),
 }
 
@@ -212,7 +219,7 @@ struct Host {
     link_up_at: u64,
     next_port: u16,
     ready: VecDeque<Ready>,
-    done: VecDeque<FrameDone>,
+    written: VecDeque<Written>,
 }
 
 /// All hosts and their streams.
@@ -240,7 +247,8 @@ impl Links {
             free_outlets: Vec::new(),
         }
     }
-    /// A host of an endpoint, reachable at an address.
+    /// A host of an endpoint, reachable at an address. It may be another life at the address of
+    /// one that was killed: peers of that one learn of it when they send.
     pub fn add_host(&mut self, endpoint: u32, address: IpAddr) -> HostId {
         self.hosts.push(Host {
             endpoint,
@@ -249,7 +257,7 @@ impl Links {
             link_up_at: 0,
             next_port: 32_768,
             ready: VecDeque::new(),
-            done: VecDeque::new(),
+            written: VecDeque::new(),
         });
         HostId(self.hosts.len() as u32 - 1)
     }
@@ -259,7 +267,7 @@ impl Links {
     }
     /// Sockets that exist.
     pub fn sockets_live(&self) -> usize {
-        self.sockets.iter().filter(|socket| socket.live).count()
+        self.sockets.len() - self.free.len()
     }
 
     /// Lets happen what was to happen.
@@ -327,8 +335,9 @@ impl Links {
         if core::mem::replace(&mut socket.queued, true) {
             return;
         }
-        let host = &mut self.hosts[socket.host as usize];
-        host.ready.push_back(Ready::Socket(index as u32));
+        let id = self.id(index);
+        let host = &mut self.hosts[self.sockets[index].host as usize];
+        host.ready.push_back(Ready::Socket(id));
         let endpoint = host.endpoint;
         let after = env.rng.below(self.config.notify + 1);
         env.wake_after(endpoint, after);
@@ -337,10 +346,10 @@ impl Links {
     /// Takes the next notice.
     pub fn poll_notice(&mut self, host: HostId) -> Option<LinkNotice> {
         loop {
-            let host = &mut self.hosts[host.0 as usize];
-            match *host.ready.front()? {
+            let ready = &mut self.hosts[host.0 as usize].ready;
+            match *ready.front()? {
                 Ready::Port(number) => {
-                    host.ready.pop_front();
+                    ready.pop_front();
                     let port = &mut self.ports[number as usize];
                     port.queued = false;
                     if port.live && !port.waiting.is_empty() {
@@ -353,14 +362,17 @@ impl Links {
                         });
                     }
                 }
-                Ready::Socket(number) => {
-                    if let Some(notice) = self.socket_notice(number as usize) {
+                Ready::Socket(id) => {
+                    let index = self.find(id);
+                    if let Some(index) = index
+                        && let Some(notice) = self.socket_notice(index)
+                    {
                         return Some(notice);
                     }
-                    let socket = &mut self.sockets[number as usize];
-                    socket.queued = false;
-                    let host = socket.host as usize;
-                    self.hosts[host].ready.pop_front();
+                    self.hosts[host.0 as usize].ready.pop_front();
+                    if let Some(index) = index {
+                        self.sockets[index].queued = false;
+                    }
                 }
             }
         }
@@ -370,9 +382,6 @@ impl Links {
         let id = self.id(index);
         let socket = &mut self.sockets[index];
         let (socket_id, cookie) = (id, socket.cookie);
-        if !socket.live {
-            return None;
-        }
         let mut take = |bit: u8| {
             let was = socket.ready & bit != 0;
             socket.ready &= !bit;

@@ -63,6 +63,7 @@ impl Links {
         }
         if self.sockets[index].half_open {
             self.sockets[index].nowhere += n as u32;
+            self.unknown_there(env, index);
             return n;
         }
         let Some(peer) = self.peer_of(index) else {
@@ -80,6 +81,19 @@ impl Links {
         target.written += n as u64;
         self.schedule_delivery(env, peer);
         n
+    }
+
+    /// Bytes of a socket whose peer's host is gone: whoever lives at the address now knows
+    /// nothing of it.
+    fn unknown_there(&mut self, env: &mut Env, index: usize) {
+        let socket = &self.sockets[index];
+        let address = socket.remote.ip();
+        let lives = |host: &super::Host| host.address == address && !host.dead;
+        if socket.orphan && self.hosts.iter().any(lives) {
+            let id = self.id(index);
+            let after = self.latency(env);
+            self.later(env, after, LinkEvent::Reset(id));
+        }
     }
 
     /// Something is on its way to the socket: one event at a time carries it.
@@ -126,7 +140,7 @@ impl Links {
     fn deliver_some(&mut self, env: &mut Env, index: usize) {
         let endpoint = self.endpoint_of(index);
         let socket = &mut self.sockets[index];
-        let waiting = socket.written - socket.delivered;
+        let waiting = (socket.written - socket.delivered).min(self.config.segment);
         let n = if waiting == 0 {
             0
         } else if env.swarm.fires(&mut env.rng, Site::TinyCut) {

@@ -23,7 +23,8 @@ struct Pair {
     port: PortId,
     accepted: Vec<SockId>,
     results: Vec<(u64, Result<(), i32>)>,
-    done: Vec<FrameDone>,
+    done: Vec<Written>,
+    parts: u32,
     writable: u32,
 }
 
@@ -52,6 +53,7 @@ impl Pair {
             accepted: Vec::new(),
             results: Vec::new(),
             done: Vec::new(),
+            parts: 0,
             writable: 0,
         }
     }
@@ -98,8 +100,11 @@ impl Pair {
                     LinkNotice::Writable { .. } => self.writable += 1,
                 }
             }
-            while let Some(done) = self.links.poll_done(host) {
-                self.done.push(done);
+            while let Some(written) = self.links.poll_written(host) {
+                match written {
+                    Written::Whole { .. } => self.done.push(written),
+                    Written::Part { .. } => self.parts += 1,
+                }
             }
         }
         true
@@ -252,15 +257,37 @@ fn a_full_backlog_delays_and_ports_differ() {
 fn half_open_says_nothing_and_fills_up() {
     let (mut pair, client, _) = Pair::connected(6, LinkConfig::default());
     pair.links.kill(&mut pair.env, pair.hosts[1]);
+    pair.links.write(&mut pair.env, client, b"unheard");
+    pair.run();
+    assert_eq!(pair.links.end(client), None);
+    pair.links.add_host(1, address(1));
+    pair.run();
+    assert_eq!(
+        pair.links.end(client),
+        None,
+        "it hears nothing until it sends"
+    );
     let bytes = pattern(1 << 20);
     let n = pair.links.write(&mut pair.env, client, &bytes);
     assert!(n > 0 && n < bytes.len());
-    pair.run();
-    assert_eq!(pair.links.end(client), None);
     assert_eq!(pair.links.room(client), 0);
-    pair.links.revive(&mut pair.env, pair.hosts[1]);
     pair.run();
     assert_eq!(pair.links.end(client), Some(End::Failed(errno::ECONNRESET)));
+}
+
+#[test]
+fn severed_streams_of_living_hosts_stay_silent() {
+    let (mut pair, client, server) = Pair::connected(11, LinkConfig::default());
+    pair.env.swarm.set(Site::HalfOpen, PPM);
+    pair.links.write(&mut pair.env, client, b"lost");
+    pair.run();
+    assert_eq!(pair.env.swarm.fired(Site::HalfOpen), 1);
+    for socket in [client, server] {
+        pair.links.write(&mut pair.env, socket, b"unheard");
+        pair.run();
+        assert_eq!(pair.links.peek(socket), b"");
+        assert_eq!(pair.links.end(socket), None);
+    }
 }
 
 #[test]
@@ -310,12 +337,9 @@ fn frames_are_done_when_taken_and_in_order() {
             pair.run();
         }
         assert_eq!(got, expected);
-        let done: Vec<_> = pair
-            .done
-            .iter()
-            .map(|done| (done.cookie, done.wr))
-            .collect();
-        assert_eq!(done, [(33, 0), (33, 1), (33, 2), (33, 3)]);
+        let whole = |wr| Written::Whole { cookie: 33, wr };
+        assert_eq!(pair.done, [0, 1, 2, 3].map(whole));
+        assert!(pair.parts > 0, "some were written in several goes");
         assert_eq!(pair.env.memory[0].slots_posted(), 0);
         assert!(pair.env.violations.is_empty());
     }
@@ -337,8 +361,12 @@ fn frames_that_never_went_come_back_with_the_outlet() {
     );
     pair.run();
     assert_eq!(pair.env.memory[0].slots_posted(), 1);
-    pair.links.close_outlet(&mut pair.env, outlet);
+    let mut dropped = Vec::new();
+    let drop = |wr| dropped.push(wr);
+    pair.links.drop_frames(&mut pair.env, outlet, drop);
+    assert_eq!(dropped, [1]);
     assert_eq!(pair.env.memory[0].slots_posted(), 0);
+    pair.links.close_outlet(&mut pair.env, outlet);
     pair.links.close(&mut pair.env, client);
     let outlet = pair.links.open_outlet(client, None, 1);
     let refused = pair.links.send_frame(&mut pair.env, outlet, 2, head, &[]);
@@ -369,4 +397,51 @@ fn the_same_seed_gives_the_same_trace() {
     for seed in 0..50 {
         assert_eq!(run(seed), run(seed), "seed {seed}");
     }
+}
+
+#[test]
+fn shutting_down_ends_one_direction() {
+    let (mut pair, client, server) = Pair::connected(9, LinkConfig::default());
+    pair.links.write(&mut pair.env, client, b"request");
+    pair.links.shutdown(&mut pair.env, client);
+    pair.run();
+    assert_eq!(pair.links.peek(server), b"request");
+    pair.links.consume(&mut pair.env, server, 7);
+    assert_eq!(pair.links.end(server), Some(End::Finished));
+    pair.links.write(&mut pair.env, server, b"answer");
+    pair.links.close(&mut pair.env, server);
+    pair.run();
+    assert_eq!(pair.links.peek(client), b"answer");
+    pair.links.consume(&mut pair.env, client, 6);
+    assert_eq!(pair.links.end(client), Some(End::Finished));
+}
+
+#[test]
+fn notices_of_a_socket_die_with_it() {
+    let (mut pair, client, _) = Pair::connected(10, LinkConfig::default());
+    // The client has something to tell when its place goes to a socket of the other host.
+    pair.links
+        .write(&mut pair.env, pair.accepted[0], b"unheard");
+    while let Some(event) = pair.env.queue.pop() {
+        if let Event::Link(event) = event {
+            pair.links.handle(&mut pair.env, event);
+        }
+    }
+    pair.links.abort(&mut pair.env, client);
+    let to = SocketAddr::new(address(0), 1);
+    let hosts = pair.hosts;
+    let other = pair.links.connect(&mut pair.env, hosts[1], None, to, 77);
+    assert_eq!(other.index, client.index, "the place is used again");
+    while let Some(event) = pair.env.queue.pop() {
+        if let Event::Link(event) = event {
+            pair.links.handle(&mut pair.env, event);
+        }
+    }
+    assert_eq!(pair.links.poll_notice(hosts[0]), None);
+    let mut refused = false;
+    while let Some(notice) = pair.links.poll_notice(hosts[1]) {
+        refused |=
+            matches!(notice, LinkNotice::Connected { cookie: 77, result, .. } if result.is_err());
+    }
+    assert!(refused, "its owner is told");
 }

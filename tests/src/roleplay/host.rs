@@ -1,16 +1,21 @@
 //! The endpoint that plays, with its slots and its user's memory.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
+use xio_proto::driver::{BufferError, BufferId, Capabilities, Driver, Key, Parts};
 use xio_proto::storage::Counts;
 use xio_proto::{
-    Access, Config, ConnectionId, Data, Endpoint, FreeRows, Instant, Keepalive, MACHINES, Message,
-    RegionId, RemoteMemory, Segment, SegmentSpan, SlotId, Slots, Span, Trace, TransportId,
-    TransportLimits,
+    Access, Config, ConnectionId, Control, Data, Endpoint, FreeRows, Instant, Keepalive,
+    ListenerId, MACHINES, RegionId, RemoteMemory, Segment, SegmentSpan, SlotId, Slots, Span,
+    TaskId, Trace, TransportId, TransportLimits, Work,
 };
 
 use super::args::Settings;
-use crate::golden::Dialect;
+use super::seat::Seat;
+use crate::golden::{Dialect, Pattern};
 use crate::tables::BoxedTables;
 
 /// Slots in one allocation.
@@ -26,38 +31,6 @@ impl Slots for SlotBytes {
     }
     fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
         &mut self.bytes[slot.0 as usize * self.size..][..self.size]
-    }
-}
-
-/// What is sent: an application header and data.
-#[derive(Debug)]
-pub(super) struct Content<'a> {
-    pub(super) header: &'a [u8],
-    pub(super) data: &'a [u8],
-    pub(super) prompt: bool,
-    pub(super) user: u64,
-}
-
-/// Where a message's header and data were put.
-#[derive(Debug)]
-pub(super) struct Placed {
-    slot: Option<SlotId>,
-    header_len: u16,
-    data: Vec<Segment>,
-    prompt: bool,
-    user: u64,
-}
-
-impl Placed {
-    pub(super) fn message(&self) -> Message<'_> {
-        Message {
-            slot: self.slot,
-            header_len: self.header_len,
-            data: &self.data,
-            user: self.user,
-            prompt: self.prompt,
-            ..Message::default()
-        }
     }
 }
 
@@ -116,19 +89,7 @@ impl Host {
     /// An endpoint with the settings of a program.
     pub(super) fn new(dialect: Dialect, settings: &Settings) -> Result<Self, String> {
         let config = config(settings);
-        let counts = Counts {
-            listeners: 2,
-            nexuses: 3,
-            sessions: 4,
-            connections: 6,
-            tasks: 64,
-            rx_slots: config.rx_slots as usize,
-            tx_slots: config.tx_slots as usize,
-            work: 600,
-            sockets: 8,
-            regions: 4,
-            extents: 8,
-        };
+        let counts = counts(&config);
         let size = config.slot_size as usize;
         let bytes = vec![0; size * (counts.rx_slots + counts.tx_slots)];
         let refused = |error: xio_proto::ConfigError| error.to_string();
@@ -166,7 +127,7 @@ impl Host {
     }
 
     /// Memory for the user.
-    pub(super) fn allocate(&mut self, len: usize) -> Segment {
+    fn allocate_segment(&mut self, len: usize) -> Segment {
         let addr = Self::BASE + self.memory.len() as u64;
         self.memory
             .resize(self.memory.len() + len.next_multiple_of(64), 0);
@@ -185,7 +146,7 @@ impl Host {
     }
 
     /// Registers memory at an address, with the key that the device shall give it.
-    pub(super) fn share(&mut self, memory: RemoteMemory) -> Result<(), String> {
+    fn share_memory(&mut self, memory: RemoteMemory) -> Result<(), String> {
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let endpoint = &mut self.endpoint;
         let region = endpoint.register(self.transport, memory.addr, memory.len, access, 0);
@@ -200,7 +161,7 @@ impl Host {
     }
 
     /// Takes the shared memory back from peers.
-    pub(super) fn unshare(&mut self) -> Result<(), String> {
+    fn unshare_memory(&mut self) -> Result<(), String> {
         let Some(shared) = &self.shared else {
             return Ok(());
         };
@@ -287,7 +248,7 @@ impl Host {
     }
 
     /// The data of a received message.
-    pub(super) fn data(&mut self, data: Data) -> Result<Vec<u8>, String> {
+    fn data(&mut self, data: Data) -> Result<Vec<u8>, String> {
         match data {
             Data::Slot(span) => Ok(self.span(span)),
             Data::Segments(span) => {
@@ -296,45 +257,27 @@ impl Host {
             }
         }
     }
+}
 
-    /// Puts a message where the endpoint takes it from: its header in a slot, its data in memory.
-    pub(super) fn place(
-        &mut self,
-        connection: ConnectionId,
-        content: &Content<'_>,
-    ) -> Result<Placed, String> {
-        let &Content {
-            header,
-            data,
-            prompt,
-            user,
-        } = content;
-        let mut slot = None;
-        if !header.is_empty() {
-            let taken = self.endpoint.reserve_slot(connection);
-            let taken = taken.map_err(|error| format!("no slot: {error}"))?;
-            let at = self.endpoint.config().headroom();
-            self.slots.slot_mut(taken)[at..at + header.len()].copy_from_slice(header);
-            slot = Some(taken);
-        }
-        let mut segments = Vec::new();
-        if !data.is_empty() {
-            let segment = self.allocate(data.len());
-            self.scatter(&[segment], data)?;
-            segments.push(segment);
-        }
-        let header_len = header.len() as u16;
-        Ok(Placed {
-            slot,
-            header_len,
-            data: segments,
-            prompt,
-            user,
-        })
+/// Sizes that are enough for every recording.
+pub(super) fn counts(config: &Config) -> Counts {
+    Counts {
+        listeners: 2,
+        nexuses: 3,
+        sessions: 4,
+        connections: 6,
+        tasks: 64,
+        rx_slots: config.rx_slots as usize,
+        tx_slots: config.tx_slots as usize,
+        work: 600,
+        sockets: 8,
+        regions: 4,
+        extents: 8,
     }
 }
 
-fn config(settings: &Settings) -> Config {
+/// The settings of a recorded program.
+pub(super) fn config(settings: &Settings) -> Config {
     // The number makes session ids differ from the recorded peer's, which are all zero.
     let mut config = Config::new(5, 640, 64);
     config.flow_control = settings.flow_control;
@@ -353,4 +296,111 @@ fn config(settings: &Settings) -> Config {
         });
     }
     config
+}
+
+impl Driver for Host {
+    type Storage = BoxedTables;
+    type Trace = Watch;
+    type Slots = SlotBytes;
+    type Error = Infallible;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::DIRECT
+    }
+    fn transport(&self) -> TransportId {
+        self.transport
+    }
+    fn look<R>(&self, run: impl FnOnce(&Endpoint<BoxedTables, Watch>) -> R) -> R {
+        run(&self.endpoint)
+    }
+    fn listening(&self, _: ListenerId) -> Option<SocketAddr> {
+        None
+    }
+    fn now(&mut self) -> Instant {
+        self.now
+    }
+    fn with<R>(
+        &mut self,
+        _: Key,
+        run: impl FnOnce(Parts<'_, BoxedTables, Watch, SlotBytes>) -> R,
+    ) -> R {
+        run(Parts {
+            endpoint: &mut self.endpoint,
+            slots: &mut self.slots,
+        })
+    }
+    // The player drives the endpoint, and lends its users plain memory.
+    fn carry_out(&mut self) {}
+    fn control(&mut self, _: Key, _: Control) {}
+    fn work(&mut self, _: Key, _: Work) {}
+    fn knows(&self, _: Key, _: &[Segment]) -> bool {
+        true
+    }
+    fn lend(&mut self, _: Key, _: TaskId, _: &[Segment]) {}
+    fn keep(&mut self, _: Key, _: BufferId) {}
+    fn give_back(&mut self, _: Key, _: TaskId) {}
+    fn poll(&mut self, _: Option<Duration>) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+    fn allocate(&mut self, _: usize) -> Result<BufferId, BufferError> {
+        Err(BufferError::Unknown)
+    }
+    fn free(&mut self, _: BufferId) -> Result<(), BufferError> {
+        Err(BufferError::Unknown)
+    }
+    fn segment(&self, _: BufferId, _: Range<usize>) -> Result<Segment, BufferError> {
+        Err(BufferError::Unknown)
+    }
+    fn with_buffer<R>(
+        &mut self,
+        _: BufferId,
+        _: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, BufferError> {
+        Err(BufferError::Unknown)
+    }
+    fn with_data(&mut self, data: Data, mut run: impl FnMut(&[u8])) {
+        run(&self.data(data).unwrap_or_default());
+    }
+}
+
+impl Seat for Host {
+    fn room(&mut self, len: usize) -> Segment {
+        self.allocate_segment(len)
+    }
+    fn filled(&mut self, bytes: &[u8]) -> Result<Segment, String> {
+        let segment = self.allocate_segment(bytes.len());
+        self.scatter(&[segment], bytes)?;
+        Ok(segment)
+    }
+    fn reach(
+        &mut self,
+        write: bool,
+        connection: ConnectionId,
+        remote: &RemoteMemory,
+        user: u64,
+    ) -> Result<(TaskId, Segment), String> {
+        let len = remote.len as usize;
+        let (endpoint, local) = if write {
+            let local = self.filled(&Pattern::Direct.bytes(len))?;
+            (&mut self.endpoint, local)
+        } else {
+            let local = self.allocate_segment(len);
+            (&mut self.endpoint, local)
+        };
+        let task = if write {
+            endpoint.write(connection, &[local], remote, user, None)
+        } else {
+            endpoint.read(connection, &[local], remote, user, None)
+        };
+        Ok((task.map_err(|error| format!("direct: {error}"))?, local))
+    }
+    fn reached(&mut self, segment: Segment) -> Result<Vec<u8>, String> {
+        Ok(self.at(segment.addr, segment.len as usize)?.to_vec())
+    }
+    fn share(&mut self, memory: RemoteMemory) -> Result<(), String> {
+        self.share_memory(memory)
+    }
+    fn unshare(&mut self) -> Result<(), String> {
+        self.unshare_memory()
+    }
 }

@@ -9,7 +9,7 @@ use xio_proto::{
 };
 
 use super::args::{Ask, Mode, Program, Step, Wish, remote_memory};
-use super::host::{Content, Host};
+use super::seat::{Content, Seat, place};
 use crate::golden::Pattern;
 
 /// The reason with which the recorded server rejects sessions.
@@ -68,7 +68,7 @@ impl User {
     }
 
     /// What the program does at once: a client connects, a server listens.
-    pub(super) fn start(&mut self, host: &mut Host) -> Result<(), String> {
+    pub(super) fn start<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         match self {
             Self::Client(client) => client.connect(host),
             Self::Server(server) => server.listen(host),
@@ -76,7 +76,7 @@ impl User {
     }
 
     /// Takes an event.
-    pub(super) fn event(&mut self, host: &mut Host, event: Event) -> Result<(), String> {
+    pub(super) fn event<H: Seat>(&mut self, host: &mut H, event: Event) -> Result<(), String> {
         match self {
             Self::Client(client) => client.event(host, event),
             Self::Server(server) => server.event(host, event),
@@ -84,7 +84,7 @@ impl User {
     }
 
     /// Does the next thing of its own accord, if there is one.
-    pub(super) fn act(&mut self, host: &mut Host) -> Result<(), String> {
+    pub(super) fn act<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         match self {
             Self::Client(client) => client.act(host),
             Self::Server(server) => server.act(host),
@@ -92,12 +92,12 @@ impl User {
     }
 
     /// Everything is over: gives back what it still holds.
-    pub(super) fn finish(&mut self, host: &mut Host) -> Result<(), String> {
+    pub(super) fn finish<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         let (closed, sessions) = match self {
             Self::Client(client) => (client.closed, 1),
             Self::Server(server) => {
                 for task in server.held.drain(..) {
-                    host.endpoint.release(task).map_err(told("release"))?;
+                    host.release(task).map_err(told("release"))?;
                 }
                 host.unshare()?;
                 server.got_everything()?;
@@ -140,7 +140,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    fn connect(&mut self, host: &mut Host) -> Result<(), String> {
+    fn connect<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         let (_, rest) = self
             .program
             .url
@@ -154,14 +154,7 @@ impl Client {
         };
         let mut options = ConnectOptions::new(1);
         options.dual_stream = !self.program.settings.single_stream;
-        let opened = host.endpoint.connect(
-            host.now,
-            host.transport,
-            peer,
-            &open,
-            &options,
-            &mut host.slots,
-        );
+        let opened = host.connect(peer, &open, &options);
         self.connection = Some(opened.map_err(told("connect"))?);
         Ok(())
     }
@@ -171,15 +164,20 @@ impl Client {
         self.servers.last().expect("there is a server")
     }
 
-    fn private(&self, host: &mut Host, task: Option<TaskId>, span: Span) -> Result<(), String> {
+    fn private<H: Seat>(
+        &self,
+        host: &mut H,
+        task: Option<TaskId>,
+        span: Span,
+    ) -> Result<(), String> {
         if let Some(task) = task {
-            same("private data", &host.span(span), &self.server().private)?;
-            return host.endpoint.release(task).map_err(told("release"));
+            same("private data", &host.text(span), &self.server().private)?;
+            return host.release(task).map_err(told("release"));
         }
         same("private data", &[], &self.server().private)
     }
 
-    fn event(&mut self, host: &mut Host, event: Event) -> Result<(), String> {
+    fn event<H: Seat>(&mut self, host: &mut H, event: Event) -> Result<(), String> {
         match event {
             Event::Established {
                 message, private, ..
@@ -200,16 +198,14 @@ impl Client {
                 let Some(Outcome::Answer(want, len)) = self.expected.remove(&user) else {
                     return Err(format!("an answer to {user}"));
                 };
-                same("answer's header", &host.span(header), &want)?;
-                let seen = host.data(data)?;
+                same("answer's header", &host.text(header), &want)?;
+                let seen = host.seen(data)?;
                 same("answer's data", &seen, &Pattern::Response.bytes(len))?;
-                host.endpoint.release(task).map_err(told("release"))
+                host.release(task).map_err(told("release"))
             }
             Event::PayloadWaiting { task, len, .. } => {
-                let room = host.allocate(len as usize);
-                host.endpoint
-                    .provide(task, &[room])
-                    .map_err(told("provide"))
+                let room = host.room(len as usize);
+                host.provide(task, &[room]).map_err(told("provide"))
             }
             Event::Delivered { user, .. } => match self.expected.get(&user) {
                 Some(Outcome::Answer(..)) => Ok(()),
@@ -220,8 +216,8 @@ impl Client {
                 Some(Outcome::Sent) => self.done(user),
                 Some(&Outcome::Fetched(segment)) => {
                     let len = segment.len as usize;
-                    let seen = host.at(segment.addr, len)?;
-                    same("memory of the peer", seen, &Pattern::Direct.bytes(len))?;
+                    let seen = host.reached(segment)?;
+                    same("memory of the peer", &seen, &Pattern::Direct.bytes(len))?;
                     self.done(user)
                 }
                 other => Err(format!("completion of {user}, expected {other:?}")),
@@ -246,7 +242,7 @@ impl Client {
         Ok(())
     }
 
-    fn act(&mut self, host: &mut Host) -> Result<(), String> {
+    fn act<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         let steps = &self.program.steps;
         while steps.get(self.next) == Some(&Step::Sleep) {
             self.next += 1;
@@ -264,12 +260,9 @@ impl Client {
             Step::OneWay(ask) => self.send(host, connection, &ask, false),
             Step::Cancel => {
                 let last = self.last.ok_or("nothing to cancel")?;
-                host.endpoint.cancel(last).map_err(told("cancel"))
+                host.cancel(last).map_err(told("cancel"))
             }
-            Step::Close => host
-                .endpoint
-                .close(host.now, connection)
-                .map_err(told("close")),
+            Step::Close => host.close(connection).map_err(told("close")),
             Step::Write | Step::Read => self.reach(host, connection, step == Step::Write),
             Step::Sleep => Ok(()),
         }
@@ -286,9 +279,9 @@ impl Client {
         waits.then_some(user)
     }
 
-    fn send(
+    fn send<H: Seat>(
         &mut self,
-        host: &mut Host,
+        host: &mut H,
         connection: ConnectionId,
         ask: &Ask,
         request: bool,
@@ -301,9 +294,9 @@ impl Client {
             prompt: ask.prompt,
             user,
         };
-        let placed = host.place(connection, &content)?;
+        let placed = place(host, connection, &content)?;
         let room: Vec<Segment> = (ask.offer > 0)
-            .then(|| host.allocate(ask.offer))
+            .then(|| host.room(ask.offer))
             .into_iter()
             .collect();
         let options = RequestOptions {
@@ -315,12 +308,11 @@ impl Client {
             ..RequestOptions::default()
         };
         let outcome = self.outcome(ask, request)?;
-        let endpoint = &mut host.endpoint;
         let message = placed.message();
         let task = if request {
-            endpoint.send(connection, &message, &options)
+            host.send(connection, &message, &options)
         } else {
-            endpoint.send_one_way(connection, &message, &options)
+            host.send_one_way(connection, &message, &options)
         };
         self.last = Some(task.map_err(told("send"))?);
         self.expected.insert(user, outcome);
@@ -328,29 +320,23 @@ impl Client {
     }
 
     /// Writes into the memory that the last answer named, or reads it.
-    fn reach(
+    fn reach<H: Seat>(
         &mut self,
-        host: &mut Host,
+        host: &mut H,
         connection: ConnectionId,
         write: bool,
     ) -> Result<(), String> {
         let user = self.next as u64 - 1;
         let header = self.server().fixed_answer.as_ref();
         let remote = remote_memory(header.ok_or("no memory is named")?)?;
-        let len = remote.len as usize;
-        let local = host.allocate(len);
-        let (endpoint, now) = (&mut host.endpoint, None);
-        if write {
-            let task = endpoint.write(connection, &[local], &remote, user, now);
-            self.last = Some(task.map_err(told("write"))?);
-            host.at(local.addr, len)?
-                .copy_from_slice(&Pattern::Direct.bytes(len));
-            self.expected.insert(user, Outcome::Sent);
+        let (task, local) = host.reach(write, connection, &remote, user)?;
+        self.last = Some(task);
+        let outcome = if write {
+            Outcome::Sent
         } else {
-            let task = endpoint.read(connection, &[local], &remote, user, now);
-            self.last = Some(task.map_err(told("read"))?);
-            self.expected.insert(user, Outcome::Fetched(local));
-        }
+            Outcome::Fetched(local)
+        };
+        self.expected.insert(user, outcome);
         Ok(())
     }
 
@@ -396,7 +382,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    fn listen(&mut self, host: &mut Host) -> Result<(), String> {
+    fn listen<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         for (at, program) in self.programs.iter().enumerate() {
             let (_, address) = program
                 .url
@@ -407,7 +393,7 @@ impl Server {
                 user: at as u64,
                 backlog: 1,
             };
-            let listener = host.endpoint.listen(host.transport, address, &options);
+            let listener = host.listen(address, &options);
             self.listeners.push(listener.map_err(told("listen"))?);
         }
         if let Some(header) = &self.programs[0].fixed_answer {
@@ -434,7 +420,7 @@ impl Server {
             .ok_or_else(|| format!("no listener {at}"))
     }
 
-    fn event(&mut self, host: &mut Host, event: Event) -> Result<(), String> {
+    fn event<H: Seat>(&mut self, host: &mut H, event: Event) -> Result<(), String> {
         match event {
             Event::SessionRequest {
                 session,
@@ -466,16 +452,14 @@ impl Server {
             } => {
                 let wish = self.message(host, false, header, data)?;
                 if wish.reject_receipt {
-                    let set = host.endpoint.set_receipt(task, 1);
+                    let set = host.set_receipt(task, 1);
                     set.map_err(told("receipt"))?;
                 }
-                host.endpoint.release(task).map_err(told("release"))
+                host.release(task).map_err(told("release"))
             }
             Event::PayloadWaiting { task, len, .. } => {
-                let room = host.allocate(len as usize);
-                host.endpoint
-                    .provide(task, &[room])
-                    .map_err(told("provide"))
+                let room = host.room(len as usize);
+                host.provide(task, &[room]).map_err(told("provide"))
             }
             Event::RegionReady { .. } | Event::RegionRevoked { .. } => Ok(()),
             Event::Sent { .. } | Event::BuffersReturned { .. } | Event::Closed { .. } => Ok(()),
@@ -487,9 +471,9 @@ impl Server {
         }
     }
 
-    fn decide(
+    fn decide<H: Seat>(
         &mut self,
-        host: &mut Host,
+        host: &mut H,
         session: SessionId,
         at: usize,
         uri: Span,
@@ -502,29 +486,28 @@ impl Server {
             Some(Mode::Redirect(url)) => url,
             _ => &self.client.url,
         };
-        same("uri", &host.span(uri), wanted.as_bytes())?;
-        same("private data", &host.span(private), &self.client.private)?;
+        same("uri", &host.text(uri), wanted.as_bytes())?;
+        same("private data", &host.text(private), &self.client.private)?;
         (self.asked, self.serving) = (at + 1, at);
         let program = &self.programs[at];
-        let (endpoint, slots) = (&mut host.endpoint, &mut host.slots);
         match &program.mode {
             Mode::Accept => {
-                let accepted = endpoint.accept(host.now, session, 0, &[], &program.private, slots);
+                let accepted = host.accept(session, 0, &[], &program.private);
                 accepted.map(drop).map_err(told("accept"))
             }
-            Mode::Reject => endpoint
-                .reject(host.now, session, REJECTED, &program.private, slots)
+            Mode::Reject => host
+                .reject(session, REJECTED, &program.private)
                 .map_err(told("reject")),
-            Mode::Redirect(url) => endpoint
-                .redirect(host.now, session, &[url.as_bytes()], slots)
+            Mode::Redirect(url) => host
+                .redirect(session, &[url.as_bytes()])
                 .map_err(told("redirect")),
         }
     }
 
     /// Checks a message against what the client is known to send; returns what it wishes.
-    fn message(
+    fn message<H: Seat>(
         &mut self,
-        host: &mut Host,
+        host: &mut H,
         request: bool,
         header: Span,
         data: xio_proto::Data,
@@ -533,9 +516,9 @@ impl Server {
         if is_request != request {
             return Err("a request and a one-way message are swapped".to_owned());
         }
-        let header = host.span(header);
+        let header = host.text(header);
         same("header", &header, &ask.header)?;
-        same("data", &host.data(data)?, &ask.payload())?;
+        same("data", &host.seen(data)?, &ask.payload())?;
         Wish::parse(&header)
     }
 
@@ -557,7 +540,7 @@ impl Server {
         Err(format!("{got} messages came of {sent}"))
     }
 
-    fn respond(&mut self, host: &mut Host, task: TaskId, wish: &Wish) -> Result<(), String> {
+    fn respond<H: Seat>(&mut self, host: &mut H, task: TaskId, wish: &Wish) -> Result<(), String> {
         let connection = self.connection.ok_or("a request before the connection")?;
         self.answers += 1;
         let program = &self.programs[self.serving];
@@ -570,19 +553,16 @@ impl Server {
             prompt,
             user: 0,
         };
-        let placed = host.place(connection, &content)?;
-        host.endpoint
-            .respond(task, &placed.message())
+        let placed = place(host, connection, &content)?;
+        host.respond(task, &placed.message())
             .map_err(told("respond"))?;
         if wish.close {
-            host.endpoint
-                .close(host.now, connection)
-                .map_err(told("close"))?;
+            host.close(connection).map_err(told("close"))?;
         }
         Ok(())
     }
 
-    fn act(&mut self, host: &mut Host) -> Result<(), String> {
+    fn act<H: Seat>(&mut self, host: &mut H) -> Result<(), String> {
         match self.late.pop_front() {
             Some((task, wish)) => self.respond(host, task, &wish),
             None => Ok(()),

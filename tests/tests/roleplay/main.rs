@@ -1,6 +1,7 @@
 //! The endpoint in the place of each side of each recorded conversation.
 
 mod mutants;
+mod sockets;
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;

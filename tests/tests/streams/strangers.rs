@@ -402,3 +402,36 @@ fn the_youngest_of_two_with_one_address_is_the_one_that_lives() {
     while world.advance() {}
     assert_eq!(free_rows(&mut world), free);
 }
+
+/// A peer that sends the same number twice, as a libxio that reconnects does.
+#[test]
+fn a_message_that_comes_twice_is_heard_once() {
+    let mut world = tcp(Cut::Whole);
+    let mut talk = Talk::open(&mut world, false);
+    talk.say(&mut world, 0, &Say::request(1));
+    talk.settle(&mut world);
+    // Its frames, said again by a stranger: connect message with setup, session, one request.
+    let [first, session, request] = [0, 1, 2].map(|at| world.sides[0].sent[at].clone());
+    let s = world
+        .stranger("10.0.0.9:999", &[first, session].concat())
+        .unwrap();
+    talk.settle(&mut world);
+    let accepted = world.sides[1].sent.last().expect("an answer");
+    let number = accepted[96..100].to_vec();
+    let (heard, late) = (
+        talk.count(1, "request"),
+        world.sides[1].endpoint.counters().late,
+    );
+    for (sn, serial) in [(0u16, 5u64), (1, 5), (2, 4), (3, 6)] {
+        let mut again = request.clone();
+        again[16..20].copy_from_slice(&number);
+        again[24..32].copy_from_slice(&serial.to_be_bytes());
+        again[32..34].copy_from_slice(&sn.to_be_bytes());
+        world.stranger_sends(s, &again);
+        talk.settle(&mut world);
+    }
+    assert_eq!(talk.count(1, "request") - heard, 2);
+    assert_eq!(world.sides[1].endpoint.counters().late - late, 2);
+    assert_eq!(world.sides[1].endpoint.counters().violations, 0);
+    assert!(world.open(s));
+}

@@ -32,6 +32,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xio-sim", &[CORE, RECORD]),
     ("xio-tcp", &[CORE, RECORD]),
     ("xio-verbs", &[CORE, RECORD]),
+    ("xio-decode", &[CORE]),
     ("xtask", &[]),
 ];
 

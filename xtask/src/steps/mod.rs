@@ -9,13 +9,17 @@ mod sim;
 mod suite;
 mod tidy;
 mod tools;
+mod verbs;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+pub(crate) use tools::Installer;
+
 use crate::budget;
 use crate::ctx::Ctx;
+use crate::vm;
 
 /// What a step ended with, unless it failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,6 +106,16 @@ pub(crate) const STEPS: &[Step] = &[
         name: "budget",
         what: "instruction counts of fixed scenarios under callgrind",
         run: budget::step,
+    },
+    Step {
+        name: "verbs",
+        what: "the RDMA driver builds with both bindings, and its unit tests",
+        run: verbs::run,
+    },
+    Step {
+        name: "vm",
+        what: "real verbs on soft-RoCE in a small machine",
+        run: vm::step,
     },
 ];
 

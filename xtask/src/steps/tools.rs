@@ -4,18 +4,19 @@ use anyhow::Result;
 
 use super::Outcome;
 use crate::ctx::Ctx;
+use crate::vm::host;
 
 /// How a missing program comes onto the machine.
-enum Source {
+enum Source<'a> {
     /// A Debian or Ubuntu package.
-    Apt(&'static str),
+    Apt(&'a str),
     /// A component of the installed toolchain.
     Rustup(&'static str),
     /// A crate with a program in it, built from source.
     Crate(&'static str),
 }
 
-impl Source {
+impl Source<'_> {
     /// The command that a person would type.
     fn command(&self) -> String {
         match self {
@@ -31,7 +32,7 @@ struct Tool {
     program: &'static str,
     probe: &'static str,
     needed_by: &'static str,
-    source: Source,
+    source: Source<'static>,
     /// Without it the step does the same work in another way.
     has_substitute: bool,
 }
@@ -98,6 +99,7 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
             missing.push(how);
         }
     }
+    missing.extend(packages(&mut installer));
     if missing.is_empty() {
         Ok(Outcome::passed())
     } else {
@@ -108,15 +110,34 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
     }
 }
 
+/// Packages of the step `vm`; returns what brings those that cannot be had.
+fn packages(installer: &mut Installer<'_>) -> Option<String> {
+    let absent = host::missing();
+    if absent.is_empty() {
+        println!("{:<14} here (for vm)", "rdma packages");
+        return None;
+    }
+    if let Err(error) = installer.apt(&absent) {
+        println!("{error:#}");
+    }
+    let absent = host::missing();
+    let how = Source::Apt(&absent.join(" ")).command();
+    (!absent.is_empty()).then(|| {
+        println!("{:<14} MISSING (for vm): {how}", "rdma packages");
+        how
+    })
+}
+
 /// Installs packages where we are root and the system is Debian's or a relative.
-struct Installer<'a> {
+pub(crate) struct Installer<'a> {
     ctx: &'a Ctx,
     has_apt: bool,
     is_list_fresh: bool,
 }
 
 impl<'a> Installer<'a> {
-    fn new(ctx: &'a Ctx) -> Self {
+    /// Looks whether we may.
+    pub(crate) fn new(ctx: &'a Ctx) -> Self {
         let is_root = ctx
             .cmd("id", ["-u"])
             .output()
@@ -132,7 +153,7 @@ impl<'a> Installer<'a> {
     /// Tries; whether it worked shows when the tool is looked for again.
     fn try_install(&mut self, tool: &Tool) {
         let result = match tool.source {
-            Source::Apt(package) if self.has_apt => self.apt(package),
+            Source::Apt(package) => self.apt(&[package]),
             Source::Rustup(component) => self
                 .ctx
                 .cmd("rustup", ["component", "add", component])
@@ -141,26 +162,27 @@ impl<'a> Installer<'a> {
             Source::Crate(name) if self.ctx.is_strict => {
                 self.ctx.cargo(["install", "--locked", name]).run()
             }
-            Source::Apt(_) | Source::Crate(_) => return,
+            Source::Crate(_) => return,
         };
         if let Err(error) = result {
             println!("{error:#}");
         }
     }
 
-    fn apt(&mut self, package: &str) -> Result<()> {
+    /// Installs packages; does nothing where we may not.
+    ///
+    /// # Errors
+    /// When apt fails.
+    pub(crate) fn apt(&mut self, packages: &[&str]) -> Result<()> {
+        if !self.has_apt {
+            return Ok(());
+        }
         let apt = |cmd: crate::exec::Cmd| cmd.env("DEBIAN_FRONTEND", "noninteractive").run();
         if !self.is_list_fresh {
             apt(self.ctx.cmd("apt-get", ["update", "--quiet"]))?;
             self.is_list_fresh = true;
         }
-        let args = [
-            "install",
-            "--quiet",
-            "--yes",
-            "--no-install-recommends",
-            package,
-        ];
-        apt(self.ctx.cmd("apt-get", args))
+        let args = ["install", "--quiet", "--yes", "--no-install-recommends"];
+        apt(self.ctx.cmd("apt-get", args).args(packages))
     }
 }

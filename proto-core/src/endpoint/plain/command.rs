@@ -2,7 +2,7 @@
 
 use super::{REQUEST_HEAD, RESPONSE_HEAD};
 use crate::endpoint::{Hot, Message, RequestOptions};
-use crate::entries::{SlotUse, Task, TaskFlags, Transfer};
+use crate::entries::{Slot, SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::mutant::any_mutant;
 use crate::state::connection::State as ConnectionState;
@@ -44,18 +44,6 @@ impl<T: Trace> Hot<'_, T> {
         self.mark_ready(n);
     }
 
-    /// Puts a message's slot and lengths into its row.
-    #[inline(always)]
-    fn fill_plain(&mut self, t: u32, message: &Message<'_>) {
-        let Some(slot) = message.slot else { return };
-        self.slots[slot.0 as usize].usage = SlotUse::Taken;
-        let row = &mut self.tasks[t as usize];
-        row.slot = slot.0;
-        row.header_len = message.header_len;
-        row.slot_data = message.slot_data;
-        row.user = message.user;
-    }
-
     /// `send` and `send_one_way`.
     #[inline(always)]
     pub(crate) fn plain_submit(
@@ -86,21 +74,30 @@ impl<T: Trace> Hot<'_, T> {
         if len > self.nexuses[n as usize].frame_max {
             return None;
         }
-        let t = self.g.tasks.take(self.tasks)?;
-        let row = &mut self.tasks[t as usize];
-        row.reset();
-        self.step(t, State::Vacant, Input::Submit);
-        let row = &mut self.tasks[t as usize];
-        row.kind = kind;
-        row.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
-        row.flags.set(TaskFlags::LAST, options.last_in_batch);
-        let id = TaskId::new(t, row.generation);
-        self.fill_plain(t, message);
-        self.link_task(c, t);
+        let (t, task) = self.g.tasks.take_row(self.tasks)?;
+        task.reset();
+        task.step(self.trace, t, State::Vacant, Input::Submit);
+        task.kind = kind;
+        task.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
+        task.flags.set(TaskFlags::LAST, options.last_in_batch);
+        let id = TaskId::new(t, task.generation);
+        fill_plain(task, self.slots, message);
         let row = &mut self.connections[c as usize];
+        let head = core::mem::replace(&mut row.tasks, t);
+        task.connection = c;
+        (task.prev, task.next) = (NONE, head);
+        task.queue_next = NONE;
+        if let Some(after) = self.tasks.get_mut(head as usize) {
+            after.prev = t;
+        }
         row.queued_messages += 1;
         row.queued_bytes += bytes;
-        queue_push!(self.tasks, row.req_head, row.req_tail, queue_next, t);
+        let last = core::mem::replace(&mut row.req_tail, t);
+        if row.req_head == NONE {
+            row.req_head = t;
+        } else {
+            self.tasks[last as usize].queue_next = t;
+        }
         self.enter_round(n, c);
         Some(id)
     }
@@ -142,9 +139,9 @@ impl<T: Trace> Hot<'_, T> {
         if nexus.framing != Framing::Rdma || total >= nexus.frame_max {
             return false;
         }
-        self.fill_plain(t, message);
-        self.step(t, State::Delivered, Input::Respond);
         let row = &mut self.tasks[t as usize];
+        fill_plain(row, self.slots, message);
+        row.step(self.trace, t, State::Delivered, Input::Respond);
         row.flags.remove(TaskFlags::USER);
         row.flags
             .insert(TaskFlags::RESPONSE | TaskFlags::PLAIN | TaskFlags::QUEUED);
@@ -169,7 +166,7 @@ impl<T: Trace> Hot<'_, T> {
         let outgoing = row.generation == task.generation()
             && !row
                 .flags
-                .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN)
+                .intersects(TaskFlags::INCOMING | TaskFlags::ORPHAN | TaskFlags::POOLED)
             && in_hands(row);
         let long = (row.out.extent & row.into.extent) != NONE;
         if !outgoing || long || self.g.config.flow_control || self.g.anyone_waits() {
@@ -197,6 +194,17 @@ impl<T: Trace> Hot<'_, T> {
         }
         self.g.tasks.give(self.tasks, t);
     }
+}
+
+/// Puts a message's slot and lengths into its row.
+#[inline(always)]
+fn fill_plain(row: &mut Task, slots: &mut [Slot], message: &Message<'_>) {
+    let Some(slot) = message.slot else { return };
+    slots[slot.0 as usize].usage = SlotUse::Taken;
+    row.slot = slot.0;
+    row.header_len = message.header_len;
+    row.slot_data = message.slot_data;
+    row.user = message.user;
 }
 
 /// Whether the user was told of a message and has not given it back.

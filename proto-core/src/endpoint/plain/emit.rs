@@ -11,7 +11,6 @@ use crate::output::Work;
 use crate::state::connection::State as ConnectionState;
 use crate::state::task::{Input, State};
 use crate::storage::Storage;
-use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags};
@@ -27,34 +26,37 @@ struct Next {
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next work of the first ready nexus, if it is what nearly all work is. `None`: it is
-    /// not, and nothing changed.
+    /// not, and nothing was posted.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if self.nexus(n).refilling {
-            self.plain_receive(n, slots)
-        } else {
-            self.plain_send(n, slots)
-        }
-    }
-
-    /// The next receive of a batch.
-    #[inline(always)]
-    pub(crate) fn plain_receive(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
         }
-        let work = self.hot().next_receive(n);
-        self.check_foreseen(n, slots);
-        work
+        let nexus = self.nexus(n);
+        debug_assert!(!nexus.usual || nexus.is_usual());
+        if !nexus.usual {
+            return None;
+        }
+        if nexus.may_want_receive() {
+            if let Some(work) = self.hot().next_receive(n) {
+                self.check_foreseen(n, slots);
+                return Some(work);
+            }
+            if self.nexus(n).receive_due() {
+                return None;
+            }
+        }
+        self.plain_send(n, slots)
     }
 
     /// The next frame of a plain message.
     #[inline(always)]
-    pub(crate) fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if any_mutant!(self.g) {
+    fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        let nexus = self.nexus(n);
+        if nexus.tx_credits < DATA_CREDITS {
             return None;
         }
-        let c = self.next_sender(n)?;
+        let c = nexus.tx_head;
         let mut hot = self.hot();
         let next = hot.next_plain(n, c)?;
         let at = hot.g.config.headroom();
@@ -86,17 +88,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
-    /// The connection whose turn it is on a nexus, if nothing of the nexus's own goes before.
-    #[inline(always)]
-    fn next_sender(&mut self, n: u32) -> Option<u32> {
-        let nexus = self.nexus(n);
-        debug_assert!(!nexus.usual || nexus.is_usual());
-        let goes = nexus.usual
-            && !nexus.refilling
-            && (nexus.posted > nexus.recv_quiet || !nexus.receive_due());
-        (goes && nexus.tx_credits >= DATA_CREDITS).then_some(nexus.tx_head)
-    }
-
     #[inline(never)]
     fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
         let signaled = self.signal(n);
@@ -106,28 +97,37 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<T: Trace> Hot<'_, T> {
-    /// The next receive of a batch.
+    /// The next receive of a batch, or of one that may begin without a look at the share: what
+    /// other nexuses are sure of stays free.
     #[inline(always)]
     fn next_receive(&mut self, n: u32) -> Option<Work> {
         let nexus = &mut self.nexuses[n as usize];
+        if nexus.batch_left == 0 {
+            let spare = self.g.spare_receives();
+            if !nexus.begin_batch(spare, self.g.config.receives_sure()) {
+                return None;
+            }
+        }
         let state = self.g.transport(nexus.transport);
-        let have = nexus.receives();
-        let due = nexus.usual && have < nexus.recv_target;
-        if !due || state.cq_used >= state.limits.cq_depth {
+        if state.cq_used >= state.limits.cq_depth {
             return None;
         }
-        let slot = self.g.rx_slots.take(self.slots)?;
-        self.g.transport(nexus.transport).cq_used += 1;
-        let last = have + 1 == nexus.recv_target;
-        nexus.posted += 1;
-        let id = NexusId::new(n, nexus.generation);
-        let row = &mut self.slots[slot as usize];
+        let (slot, row) = self.g.rx_slots.take_row(self.slots)?;
         row.usage = SlotUse::Posted;
         row.nexus = n;
+        row.next_free = NONE;
         let wr = WrId::new(WrKind::Recv, slot, row.generation);
-        queue_push!(self.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
-        if last {
-            nexus.refilling = false;
+        self.g.transport(nexus.transport).cq_used += 1;
+        nexus.posted += 1;
+        nexus.count_batch();
+        let id = NexusId::new(n, nexus.generation);
+        let last = core::mem::replace(&mut nexus.rq_tail, slot);
+        if nexus.rq_head == NONE {
+            nexus.rq_head = slot;
+        } else {
+            self.slots[last as usize].next_free = slot;
+        }
+        if nexus.batch_left == 0 {
             self.leave_ready(n);
         }
         Some(Work::Recv {

@@ -27,13 +27,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return None;
         }
         let incoming = task.flags.contains(TaskFlags::INCOMING);
-        match task.ending {
-            Ending::Open if incoming => Some(self.hot().received(c, t)),
-            Ending::Good if incoming => {
+        match (task.state, task.ending) {
+            (State::Delivered, Ending::Open) => Some(self.hot().received(c, t)),
+            (State::Ended, Ending::Good) if incoming => {
                 let over = ends_with_its_event(task) && !self.g.anyone_waits();
                 over.then(|| self.hot().answered(c, t))
             }
-            Ending::Good => {
+            (State::Ended, Ending::Good) => {
                 let answer = task.flags.contains(TaskFlags::USER)
                     && task.kind == Kind::MsgReq
                     && task.direct == Direct::No;
@@ -53,12 +53,10 @@ fn ends_with_its_event(task: &Task) -> bool {
         | TaskFlags::QUEUED
         | TaskFlags::HELD_BACK
         | TaskFlags::ORPHAN
+        | TaskFlags::POOLED
         | TaskFlags::OWES_RETURN;
     let lists = task.out.extent & task.into.extent;
-    task.state == State::Ended
-        && task.work == 0
-        && !task.flags.intersects(held)
-        && (lists & task.slot & task.answer) == NONE
+    task.work == 0 && !task.flags.intersects(held) && (lists & task.slot & task.answer) == NONE
 }
 
 /// Header and data of a message in a receive slot.

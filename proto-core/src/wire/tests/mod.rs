@@ -3,6 +3,7 @@
 extern crate std;
 
 mod canonical;
+mod follow;
 mod golden;
 mod hostile;
 mod inline;

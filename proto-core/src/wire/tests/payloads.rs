@@ -339,7 +339,7 @@ fn nexus_refusal_and_keys() {
 fn the_setup_pad_goes_both_ways() {
     for (dialect, len) in [(Dialect::Rdma, 56), (Dialect::Tcp, 48)] {
         let params = SetupParams {
-            buffer_size: 1,
+            buffer_size: 112,
             pad: 0xdead_beef,
             ..SetupParams::default()
         };

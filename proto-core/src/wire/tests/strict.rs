@@ -297,7 +297,7 @@ fn hole_13_answered_limits_of_zero() {
     };
     let name = "rdma nexus_setup_rsp";
     let violation = zero(name, 36, 8, Dialect::Rdma);
-    assert_eq!(violation, Violation::new(What::BufferSizeZero, 36, 0));
+    assert_eq!(violation, Violation::new(What::BufferSizeTooSmall, 36, 0));
     assert_eq!(
         zero(name, 30, 2, Dialect::Rdma),
         Violation::new(What::DepthZero, 30, 0)
@@ -307,10 +307,16 @@ fn hole_13_answered_limits_of_zero() {
         Violation::new(What::DepthZero, 32, 0)
     );
     let violation = zero("tcp nexus_setup_rsp", 28, 8, Dialect::Tcp);
-    assert_eq!(violation, Violation::new(What::BufferSizeZero, 28, 0));
+    assert_eq!(violation, Violation::new(What::BufferSizeTooSmall, 28, 0));
+    let bytes = changed(name, &[(36, &[0; 7]), (43, &[111])]);
+    let violation = NexusSetupResponse::parse(&bytes, Dialect::Rdma).expect_err("too small");
+    assert_eq!(violation, Violation::new(What::BufferSizeTooSmall, 36, 111));
     let bytes = changed("tcp nexus_setup_req", &[(24, &[0; 8])]);
     let violation = NexusSetupRequest::parse(&bytes, Dialect::Tcp);
-    assert_eq!(violation, Err(Violation::new(What::BufferSizeZero, 24, 0)));
+    assert_eq!(
+        violation,
+        Err(Violation::new(What::BufferSizeTooSmall, 24, 0))
+    );
 }
 
 #[test]

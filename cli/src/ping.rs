@@ -1,0 +1,256 @@
+//! `xio ping`: round trips to a server, and what came of each.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use indicatif::HumanBytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use xio_proto::driver::Driver;
+use xio_proto::{ConnectOptions, Reason};
+
+use crate::args::{PingArgs, Stream};
+use crate::logging::TcpDriver;
+use crate::output::{Count, Nanos, Output};
+use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
+use crate::talk::clock::now;
+use crate::talk::sockets::{self, CLOSE_BOUND, Room};
+use crate::talk::stop::{LOOK_EVERY, Stop};
+use crate::talk::url::Url;
+
+/// The object that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    url: String,
+    count: u64,
+    ok: u64,
+    failed: &'a BTreeMap<String, u64>,
+    lost: u64,
+    duplicated: u64,
+    bytes: u64,
+    seconds: f64,
+    msgs_per_s: f64,
+    p50_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+    max_ns: u64,
+}
+
+/// Sends what was asked for and returns whether all of it came back and was right.
+///
+/// # Errors
+/// When no session comes about, or the result cannot be printed.
+pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
+    let shape = args.shape()?;
+    let depth = args.depth as usize;
+    let room = Room {
+        peers: 4,
+        messages: args.depth,
+        bytes: (shape.len + args.header) as u64 * u64::from(args.depth),
+    };
+    let mut driver = sockets::driver(&args.url, 1, room)?;
+    let stop = Stop::on_signals()?;
+    let workload = Workload {
+        count: args.count,
+        shape: move |_| shape,
+        header_len: args.header,
+        depth,
+        interval: args.interval,
+        deadline: args.deadline,
+        verify: !args.any_reply,
+    };
+    let each = shape.len.max(4096).next_power_of_two() as u64
+        + shape
+            .reply
+            .unwrap_or(shape.len)
+            .max(4096)
+            .next_power_of_two() as u64;
+    let mut client = Client::new(workload, each * u64::from(args.depth))?;
+    let addresses = args.url.resolve()?;
+    connect(&mut driver, &mut client, &args.url, &addresses, args, &stop)?;
+    out.text(format_args!("connected to {}\n", args.url))?;
+    let took = traffic(&mut driver, &mut client, &stop, out, args)?;
+    report(args, out, &client, took)
+}
+
+/// Connects to the first address that has a server.
+fn connect<F: Fn(u64) -> Shape>(
+    driver: &mut TcpDriver,
+    client: &mut Client<F>,
+    url: &Url,
+    addresses: &[SocketAddr],
+    args: &PingArgs,
+    stop: &Stop,
+) -> Result<()> {
+    let mut options = ConnectOptions::new(0);
+    options.dual_stream = args.stream == Stream::Dual;
+    let mut last = None;
+    for address in addresses {
+        client.connect(driver, *address, &url.to_string(), &options)?;
+        let reason = loop {
+            while let Some(event) = driver.next_event() {
+                client.event(driver, event);
+            }
+            match client.phase {
+                Phase::Over(reason) => break reason,
+                Phase::Connecting => {}
+                _ => return Ok(()),
+            }
+            ensure!(!stop.is_asked(), "stopped before {url} answered");
+            driver.poll(Some(LOOK_EVERY))?;
+        };
+        last = Some(reason);
+    }
+    let reason = last.context("no address to connect to")?;
+    bail!(failure(&format!("cannot connect to {url}"), &reason, url))
+}
+
+fn failure(what: &str, reason: &Reason, url: &Url) -> String {
+    match sockets::advice(reason, url) {
+        advice if advice.is_empty() => format!("{what}: {reason}"),
+        advice => format!("{what}: {reason}; {advice}"),
+    }
+}
+
+/// Runs until everything has its outcome and the connection is closed; returns how long messages
+/// were under way.
+fn traffic<F: Fn(u64) -> Shape>(
+    driver: &mut TcpDriver,
+    client: &mut Client<F>,
+    stop: &Stop,
+    out: &Output,
+    args: &PingArgs,
+) -> Result<Duration> {
+    let bar = out.progress(args.count, "messages");
+    let began = now();
+    let mut took = None;
+    let mut shown = began;
+    let mut bound = None;
+    loop {
+        client.pump(driver);
+        if took.is_none() && client.phase != Phase::Up {
+            took = Some(began.elapsed());
+        }
+        if let Phase::Over(reason) = client.phase {
+            bar.finish_and_clear();
+            if reason != Reason::Closed {
+                out.text(format_args!(
+                    "{}\n",
+                    failure("the connection broke", &reason, &args.url)
+                ))?;
+            }
+            return Ok(took.unwrap_or_default());
+        }
+        if client.phase == Phase::Closing {
+            let bound = *bound.get_or_insert_with(|| now() + CLOSE_BOUND);
+            if now() > bound {
+                bar.finish_and_clear();
+                out.text("the server did not answer the close in time\n")?;
+                return Ok(took.unwrap_or_default());
+            }
+        }
+        if stop.is_asked() {
+            client.stop();
+        }
+        if shown.elapsed() > Duration::from_millis(100) {
+            shown = now();
+            bar.set_position(client.settled());
+        }
+        let due = client
+            .wake_at()
+            .map(|at| at.saturating_duration_since(now()));
+        driver.poll(Some(due.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)))?;
+        while let Some(event) = driver.next_event() {
+            client.event(driver, event);
+        }
+    }
+}
+
+fn report<F: Fn(u64) -> Shape>(
+    args: &PingArgs,
+    out: &Output,
+    client: &Client<F>,
+    took: Duration,
+) -> Result<bool> {
+    let outcomes = &client.outcomes;
+    let seconds = took.as_secs_f64();
+    let rate = if seconds > 0.0 {
+        outcomes.ok as f64 / seconds
+    } else {
+        0.0
+    };
+    text(out, outcomes, seconds, rate)?;
+    let at = |quantile| outcomes.latencies.value_at_quantile(quantile);
+    out.object(&Summary {
+        url: args.url.to_string(),
+        count: args.count,
+        ok: outcomes.ok,
+        failed: &outcomes.failed,
+        lost: outcomes.lost(),
+        duplicated: outcomes.duplicated,
+        bytes: outcomes.bytes,
+        seconds,
+        msgs_per_s: rate,
+        p50_ns: at(0.5),
+        p99_ns: at(0.99),
+        p999_ns: at(0.999),
+        max_ns: outcomes.latencies.max(),
+    })?;
+    let is_whole = outcomes.ok == args.count && outcomes.duplicated == 0;
+    Ok(is_whole && client.phase == Phase::Over(Reason::Closed))
+}
+
+fn text(out: &Output, outcomes: &Outcomes, seconds: f64, rate: f64) -> Result<()> {
+    out.text(format_args!(
+        "{} sent, {} came back right, {} failed, {} lost, {} duplicated\n",
+        Count(outcomes.sent, "message"),
+        outcomes.ok,
+        outcomes.failures(),
+        outcomes.lost(),
+        outcomes.duplicated
+    ))?;
+    for (reason, count) in &outcomes.failed {
+        out.text(format_args!("  {count:>9}  {reason}\n"))?;
+    }
+    if outcomes.ok == 0 {
+        return Ok(());
+    }
+    let bandwidth = (outcomes.bytes as f64 / seconds.max(1e-9)) as u64;
+    out.text(format_args!(
+        "{} of data in {seconds:.3} s: {rate:.0} messages/s, {}/s\n",
+        HumanBytes(outcomes.bytes),
+        HumanBytes(bandwidth)
+    ))?;
+    let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+    for (name, quantile) in quantiles {
+        let nanos = Nanos(outcomes.latencies.value_at_quantile(quantile));
+        out.text(format_args!("{name:>9}  {nanos}\n"))?;
+    }
+    out.text(format_args!(
+        "{:>9}  {}\n",
+        "max",
+        Nanos(outcomes.latencies.max())
+    ))?;
+    Ok(())
+}
+
+impl PingArgs {
+    fn shape(&self) -> Result<Shape> {
+        ensure!(
+            self.reply_size.is_none() || self.header >= HEADER_FOR_REPLY,
+            "the header tells the server the reply's size: --header has to be {HEADER_FOR_REPLY} \
+             or more"
+        );
+        ensure!(
+            self.reply_size.is_none() || !self.one_way,
+            "a one-way has no reply: leave --reply-size out"
+        );
+        Ok(Shape {
+            one_way: self.one_way,
+            receipt: self.receipt,
+            len: self.size,
+            reply: self.reply_size,
+        })
+    }
+}

@@ -1,0 +1,12 @@
+//! What `serve`, `ping` and the demo over sockets share: addresses, buffers, what messages look
+//! like, and the two users, a server that answers and a client that asks. Both work over every
+//! driver.
+
+pub(crate) mod buffers;
+pub(crate) mod client;
+pub(crate) mod clock;
+pub(crate) mod content;
+pub(crate) mod server;
+pub(crate) mod sockets;
+pub(crate) mod stop;
+pub(crate) mod url;

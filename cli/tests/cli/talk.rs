@@ -1,0 +1,330 @@
+//! `xio serve` and `xio ping` talk to each other as two processes, and say what is wrong when they
+//! cannot.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+use super::{fields, json, stderr, xio};
+
+/// A running `xio serve`.
+struct Serve {
+    child: Child,
+    url: String,
+    words: BufReader<std::process::ChildStderr>,
+}
+
+impl Serve {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_xio"))
+            .args([&["serve"], args, &["--json"]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut words = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut line = String::new();
+        words.read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("listening at ").expect("a URL");
+        let url = url.to_owned();
+        Self { child, url, words }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// The next line that has this in it.
+    fn wait_for(&mut self, part: &str) -> String {
+        let mut line = String::new();
+        while !line.contains(part) {
+            line.clear();
+            let read = self.words.read_line(&mut line).expect("text");
+            assert!(read > 0, "no {part:?} before the end");
+        }
+        line
+    }
+
+    /// The most memory that it ever had, in bytes.
+    fn peak_memory(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("a process of ours");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1));
+        kib.and_then(|kib| kib.parse::<u64>().ok())
+            .expect("a number")
+            * 1024
+    }
+
+    /// Ends it as a person does; its object.
+    fn stop(mut self) -> Value {
+        self.signal("INT");
+        let mut text = String::new();
+        let stdout = self.child.stdout.as_mut().expect("a pipe");
+        stdout.read_to_string(&mut text).expect("text");
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+        serde_json::from_str(&text).expect("one object")
+    }
+}
+
+fn ping(url: &str, args: &[&str]) -> Output {
+    xio(&[&["ping", url, "--json"], args].concat())
+}
+
+/// Pings and expects everything to come back.
+fn ping_well(url: &str, args: &[&str]) -> Value {
+    let output = ping(url, args);
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    let object = json(&output);
+    assert_eq!(object["ok"], object["count"], "{args:?}: {object}");
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
+    object
+}
+
+/// A hundredth of what a release is tried with: sizes on both sides of every limit, requests that
+/// are large, answers that are, and both.
+fn all_sizes(host: &str, stream: &str, shapes: &[&str]) {
+    let server = Serve::start(&[&format!("tcp://{host}:0")]);
+    let (mut messages, mut largest) = (0, 0);
+    let sizes: [(u64, u64); 11] = [
+        (0, 1000),
+        (1, 1000),
+        (64, 1000),
+        (255, 1000),
+        (256, 1000),
+        (4 << 10, 1000),
+        (8 << 10, 1000),
+        ((8 << 10) + 1, 1000),
+        (64 << 10, 200),
+        (1 << 20, 10),
+        (64 << 20, 1),
+    ];
+    for (size, count) in sizes {
+        let deep = (256 << 20) / size.max(1);
+        for depth in [1, deep.min(64)] {
+            for shape in shapes {
+                let (size, count, depth) = (size.to_string(), count.to_string(), depth.to_string());
+                let sizes: &[&str] = match *shape {
+                    "request" => &["--size", &size, "--reply-size", "0"],
+                    "response" => &["--size", "0", "--reply-size", &size],
+                    _ => &["--size", &size],
+                };
+                let rest = ["--count", &count, "--depth", &depth, "--stream", stream];
+                let object = ping_well(&server.url, &[sizes, &rest].concat());
+                messages += object["ok"].as_u64().expect("a count");
+            }
+        }
+        largest = largest.max(size);
+    }
+    let peak = server.peak_memory();
+    let object = server.stop();
+    assert_eq!(object["answered"], messages);
+    assert_eq!(object["damaged"], 0);
+    // Slots are 40 MiB; of the largest size at most four are here at once, with another four as
+    // counting pattern or echo.
+    let bound = (40 << 20) + (64 << 20) + 512 * (1 << 20);
+    assert!(peak < bound, "{peak} bytes, more than {bound}");
+}
+
+#[test]
+fn every_size_comes_back_over_two_streams() {
+    all_sizes("127.0.0.1", "dual", &["request", "response", "both"]);
+}
+
+#[test]
+fn every_size_comes_back_over_one_stream() {
+    all_sizes("127.0.0.1", "single", &["request", "response", "both"]);
+}
+
+#[test]
+fn every_size_comes_back_over_ipv6() {
+    all_sizes("[::1]", "dual", &["both"]);
+}
+
+#[test]
+fn objects_have_the_agreed_fields() {
+    let server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let args = ["--count", "50", "--one-way", "--receipt", "--depth", "8"];
+    let object = ping_well(&server.url, &args);
+    let expected = [
+        "bytes",
+        "count",
+        "duplicated",
+        "failed",
+        "lost",
+        "max_ns",
+        "msgs_per_s",
+        "ok",
+        "p50_ns",
+        "p999_ns",
+        "p99_ns",
+        "seconds",
+        "url",
+    ];
+    assert_eq!(fields(&object), expected);
+    assert_eq!(object["url"], server.url);
+    assert_eq!(object["bytes"], 50 * 64);
+    assert!(object["p50_ns"].as_u64() > Some(0));
+    assert!(object["max_ns"].as_u64() >= object["p999_ns"].as_u64());
+    ping_well(&server.url, &["--count", "50", "--one-way"]);
+    let object = server.stop();
+    assert_eq!(
+        (&object["one_ways"], &object["sessions"]),
+        (&100.into(), &2.into())
+    );
+}
+
+#[test]
+fn paced_messages_take_their_time() {
+    let server = Serve::start(&["tcp://localhost:0"]);
+    let object = ping_well(&server.url, &["--count", "11", "--interval", "5ms"]);
+    assert!(object["seconds"].as_f64() >= Some(0.05), "{object}");
+    server.stop();
+}
+
+#[test]
+fn rejected_and_redirected_clients_are_told_so() {
+    let server = Serve::start(&["tcp://127.0.0.1:0", "--reject", "7"]);
+    let output = ping(&server.url, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("rejected by the peer: 7"),
+        "{}",
+        stderr(&output)
+    );
+    server.stop();
+
+    let goal = Serve::start(&["tcp://127.0.0.1:0"]);
+    let signpost = Serve::start(&["tcp://127.0.0.1:0", "--redirect", &goal.url]);
+    ping_well(&signpost.url, &["--count", "10"]);
+    assert_eq!(signpost.stop()["requests"], 0);
+    assert_eq!(goal.stop()["requests"], 10);
+}
+
+#[test]
+fn killed_server_costs_no_message_its_outcome() {
+    let mut server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let url = server.url.clone();
+    let args = ["--count", "100000000", "--depth", "64"];
+    let pinging = std::thread::spawn(move || ping(&url, &args));
+    server.wait_for("is established");
+    server.signal("KILL");
+    server.child.wait().expect("it ends");
+    let output = pinging.join().expect("no panic");
+    assert_eq!(output.status.code(), Some(1));
+    let object = json(&output);
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
+    let failed = object["failed"].as_object().expect("reasons");
+    let failed: u64 = failed.values().filter_map(Value::as_u64).sum();
+    assert!(failed <= 64, "{object}");
+    assert!(
+        stderr(&output).contains("the connection broke"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn stopped_server_lets_deadlines_pass_and_no_more() {
+    let mut server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let url = server.url.clone();
+    let args = [
+        "--count",
+        "1000",
+        "--interval",
+        "10ms",
+        "--deadline",
+        "50ms",
+    ];
+    let pinging = std::thread::spawn(move || ping(&url, &args));
+    server.wait_for("is established");
+    server.signal("STOP");
+    let output = pinging.join().expect("no panic");
+    server.signal("CONT");
+    assert_eq!(output.status.code(), Some(1));
+    let object = json(&output);
+    assert_eq!(
+        (&object["lost"], &object["duplicated"]),
+        (&0.into(), &0.into())
+    );
+    assert!(
+        object["failed"]["deadline passed"].as_u64() > Some(0),
+        "{object}"
+    );
+    server.stop();
+}
+
+#[test]
+fn who_answers_in_another_language_is_shown_with_its_words() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let web = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        socket
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .expect("sent");
+        // Until the client has read that and leaves.
+        let _ = socket.read_to_end(&mut Vec::new());
+    });
+    let output = ping(&url, &["--stream", "single"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("\"HTTP\""), "{}", stderr(&output));
+    web.join().expect("no panic");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("tcp://{}", taken.local_addr().expect("bound"));
+    let output = xio(&["serve", &url]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("another program has the port"),
+        "{}",
+        stderr(&output)
+    );
+    drop(taken);
+    let output = ping(&url, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains(&format!("xio serve {url}")),
+        "{}",
+        stderr(&output)
+    );
+    for (args, part) in [
+        (["ping", "tcp://nowhere.invalid:1"], "no address is known"),
+        (["ping", "rdma://127.0.0.1:1"], "--features rdma"),
+        (
+            ["serve", "tcp://192.0.2.1:1"],
+            "no interface of this machine",
+        ),
+    ] {
+        let output = xio(&args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+    let output = xio(&[
+        "ping",
+        "tcp://127.0.0.1:1",
+        "--header",
+        "8",
+        "--reply-size",
+        "1",
+    ]);
+    assert!(
+        stderr(&output).contains("--header has to be 24"),
+        "{}",
+        stderr(&output)
+    );
+}
