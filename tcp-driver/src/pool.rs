@@ -192,6 +192,13 @@ impl Pool {
         }
     }
 
+    /// The buffer is in flight for good.
+    pub(crate) fn keep(&mut self, id: BufferId) {
+        if let Ok(buffer) = self.idle(id) {
+            buffer.lent = u32::MAX / 2;
+        }
+    }
+
     pub(crate) fn give_back(&mut self, task: TaskId) {
         let mut at = core::mem::replace(&mut self.leases_of[task.index()], NONE);
         while at != NONE {
@@ -203,8 +210,9 @@ impl Pool {
         }
     }
 
-    /// Segments in flight, of all buffers.
+    /// Segments in flight, of all buffers but those that are kept.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.buffers.iter().map(|b| b.lent).sum()
+        let lent = self.buffers.iter().map(|b| b.lent);
+        lent.filter(|lent| *lent < u32::MAX / 2).sum()
     }
 }

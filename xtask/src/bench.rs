@@ -32,6 +32,14 @@ pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
         Over::Tcp => "bench_tcp",
     };
     let pairs = args.pairs.to_string();
-    let run = ["run", "--locked", "--release", "--package", "xio-tests", "--example", example];
+    let run = [
+        "run",
+        "--locked",
+        "--release",
+        "--package",
+        "xio-tests",
+        "--example",
+        example,
+    ];
     ctx.cargo(run).args(["--", &pairs]).run()
 }

@@ -57,8 +57,7 @@ fn serve(driver: &mut TcpDriver) {
                 }
                 Event::PayloadWaiting { task, len, .. } => {
                     let buffer = free.pop();
-                    let buffer = buffer
-                        .unwrap_or_else(|| driver.allocate(LARGE).expect("memory"));
+                    let buffer = buffer.unwrap_or_else(|| driver.allocate(LARGE).expect("memory"));
                     let segment = driver.segment(buffer, 0..len as usize).expect("room");
                     driver.provide(task, &[segment]).expect("it waits");
                     held.push((task, buffer));
@@ -139,7 +138,9 @@ impl Client {
             slot_data: SMALL as u32,
             ..Message::default()
         };
-        let sent = self.driver.send(self.connection, &message, &RequestOptions::default());
+        let sent = self
+            .driver
+            .send(self.connection, &message, &RequestOptions::default());
         sent.expect("room");
     }
 
