@@ -40,8 +40,6 @@ pub struct VerbsDriver<T: Trace = NoTrace> {
     cm_due: Instant,
     /// When it is asked because no completions came for a while.
     quiet_at: Instant,
-    /// The clock is read by the poll.
-    is_polling: bool,
     /// A notice of the next completion is asked for and did not come yet.
     is_armed: bool,
     /// An event that was looked at to know whether there is one.
@@ -141,7 +139,6 @@ impl<T: Trace> VerbsDriver<T> {
             cm_interval: options.cm_interval,
             cm_due: Instant::ZERO,
             quiet_at: Instant::ZERO,
-            is_polling: false,
             is_armed: false,
             ahead: None,
             limits,
@@ -311,47 +308,6 @@ impl<T: Trace> VerbsDriver<T> {
         Ok(marks != 0)
     }
 
-    /// Looks and carries out, sleeps and looks again, until there is something for the user.
-    fn turns(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let mut woken = self.waker.awake();
-        self.tick();
-        let until = timeout.map(|t| self.core.now.after(t));
-        let mut idle_since = self.core.now;
-        loop {
-            self.drain();
-            if self.take_in()? {
-                self.drain();
-                idle_since = self.core.now;
-            }
-            let over = until.is_some_and(|at| at <= self.core.now);
-            if self.look_ahead() || woken || over {
-                // From here on a call rings the bell, which ends the next sleep.
-                if self.waker.sleep() {
-                    self.waker.bell().ring();
-                }
-                return Ok(self.ahead.is_some());
-            }
-            if self.io.is_gone() {
-                return Err(Error::Removed);
-            }
-            if self.is_spinning(idle_since) {
-                core::hint::spin_loop();
-                self.tick();
-                continue;
-            }
-            if !self.prepare_sleep()? {
-                continue;
-            }
-            let patience = match self.waker.sleep() {
-                true => Some(Duration::ZERO),
-                false => self.patience(until),
-            };
-            self.sleep(patience)?;
-            woken |= self.waker.awake();
-            idle_since = self.core.now;
-        }
-    }
-
     /// How long to wait at most.
     fn patience(&self, until: Option<Instant>) -> Option<Duration> {
         let deadlines = [until, self.core.endpoint.poll_timeout()];
@@ -405,14 +361,14 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.io.listening(listener)
     }
 
+    fn now(&mut self) -> Instant {
+        self.core.now = self.reading();
+        self.core.now
+    }
+
     fn with<R>(&mut self, _: Key, run: impl FnOnce(Parts<'_, Boxed, T, SlotPool>) -> R) -> R {
-        // Within a poll once a turn; a command may come long after the last one.
-        if !self.is_polling {
-            self.core.now = self.reading();
-        }
         let core = &mut self.core;
         run(Parts {
-            now: core.now,
             endpoint: &mut core.endpoint,
             slots: &mut core.slots,
         })
@@ -434,6 +390,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.core.buffers.lend(task, segments);
     }
 
+    fn keep(&mut self, _: Key, buffer: BufferId) {
+        self.core.buffers.keep(buffer);
+    }
+
     fn give_back(&mut self, _: Key, task: TaskId) {
         self.core.buffers.give_back(task);
     }
@@ -445,10 +405,43 @@ impl<T: Trace> Driver for VerbsDriver<T> {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.is_polling = true;
-        let polled = self.turns(timeout);
-        self.is_polling = false;
-        polled
+        let mut woken = self.waker.awake();
+        self.tick();
+        let until = timeout.map(|t| self.core.now.after(t));
+        let mut idle_since = self.core.now;
+        loop {
+            self.drain();
+            if self.take_in()? {
+                self.drain();
+                idle_since = self.core.now;
+            }
+            let over = until.is_some_and(|at| at <= self.core.now);
+            if self.look_ahead() || woken || over {
+                // From here on a call rings the bell, which ends the next sleep.
+                if self.waker.sleep() {
+                    self.waker.bell().ring();
+                }
+                return Ok(self.ahead.is_some());
+            }
+            if self.io.is_gone() {
+                return Err(Error::Removed);
+            }
+            if self.is_spinning(idle_since) {
+                core::hint::spin_loop();
+                self.tick();
+                continue;
+            }
+            if !self.prepare_sleep()? {
+                continue;
+            }
+            let patience = match self.waker.sleep() {
+                true => Some(Duration::ZERO),
+                false => self.patience(until),
+            };
+            self.sleep(patience)?;
+            woken |= self.waker.awake();
+            idle_since = self.core.now;
+        }
     }
 
     fn allocate(&mut self, len: usize) -> Result<BufferId, BufferError> {
