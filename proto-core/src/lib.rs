@@ -34,7 +34,9 @@
 //!
 //! **Drain rule.** After any command or input poll all outputs until none has anything more, then
 //! wait for the device or for `poll_timeout`. In which order they are polled, and how many at a
-//! time, changes nothing. A work request that was polled is posted, or reported with
+//! time, changes nothing; but hearing an event is more than looking, since it may give back memory
+//! that can be granted, and make a receipt due. When events are heard, before or after the work of
+//! the moment, shows in credits and in where receipts stand, in no outcome. A work request that was polled is posted, or reported with
 //! [`handle_post_failed`](Endpoint::handle_post_failed).
 //!
 //! **Everything that enters is an [`Input`].** Each method of kinds 2 to 4 (but `poll_timeout`, which

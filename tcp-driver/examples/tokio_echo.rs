@@ -75,7 +75,10 @@ pub(crate) async fn serve(
     };
     let listener = tcp.listen(address, &options)?;
     told(tcp.listening(listener).ok_or("the address is in use")?);
-    #[allow(deprecated, reason = "the driver's descriptor lives as long as the driver")]
+    #[allow(
+        deprecated,
+        reason = "the driver's descriptor lives as long as the driver"
+    )]
     let mut tcp = AsyncFd::with_interest(tcp, Interest::READABLE)?;
     while connections > 0 {
         let event = next_event(&mut tcp).await?;

@@ -14,6 +14,8 @@ use xio_proto::{
     Work, WorkStatus, WrId,
 };
 
+use crate::stream_pair::Rng;
+
 /// Slots in one allocation.
 #[derive(Debug)]
 pub struct SlotPool {
@@ -80,6 +82,8 @@ pub struct Side {
     pub deaf: bool,
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
+    /// The transport connection of each.
+    pub sent_on: Vec<NexusId>,
     queue_pairs: Vec<QueuePair>,
     pub(crate) listener: Option<ListenerId>,
 }
@@ -104,6 +108,7 @@ impl Side {
             events: VecDeque::new(),
             deaf: false,
             sent: Vec::new(),
+            sent_on: Vec::new(),
             queue_pairs: Vec::new(),
             listener: None,
         }
@@ -163,6 +168,33 @@ pub struct Pair {
     /// The test itself says when a region is revoked.
     pub slow_revoke: bool,
     reads: VecDeque<(usize, Work)>,
+    /// Outputs are polled in an order and in batches that this decides, all of one side before
+    /// any is carried out; without it in a fixed order, and each is carried out at once.
+    pub schedule: Option<Schedule>,
+}
+
+/// Decides what is polled next.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// Chance.
+    pub rng: Rng,
+    /// Events are polled between the others; otherwise when the others have given all they had,
+    /// and then all of them.
+    pub mixed: bool,
+}
+
+/// Polls of one kind in a row: often few.
+fn batch(rng: &mut Rng) -> usize {
+    let most = [1, 3, 40][rng.below(3)];
+    1 + rng.below(most)
+}
+
+/// What one side wants, polled until it is dry.
+#[derive(Default)]
+struct Wanted {
+    controls: Vec<Control>,
+    works: Vec<Work>,
+    events: Vec<Event>,
 }
 
 /// Where the second side listens.
@@ -172,7 +204,16 @@ const CLIENT: &str = "10.0.0.1:1";
 impl Pair {
     /// Two endpoints over a perfect RDMA wire.
     pub fn rdma(config: impl Fn(u8) -> Config, counts: &Counts) -> Self {
-        let side = |i| Side::new(config(i), counts, TransportLimits::rdma());
+        Self::rdma_with(config, counts, TransportLimits::rdma())
+    }
+
+    /// As [`rdma`](Self::rdma), over devices with these limits.
+    pub fn rdma_with(
+        config: impl Fn(u8) -> Config,
+        counts: &Counts,
+        limits: TransportLimits,
+    ) -> Self {
+        let side = |i| Side::new(config(i), counts, limits);
         Self {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
@@ -180,7 +221,14 @@ impl Pair {
             slow_reads: false,
             slow_revoke: false,
             reads: VecDeque::new(),
+            schedule: None,
         }
+    }
+
+    /// The transport connection that a side made first.
+    pub fn nexus(&self, i: usize) -> NexusId {
+        let first = self.sides[i].queue_pairs.first();
+        first.and_then(|queue_pair| queue_pair.id).expect("one")
     }
 
     /// Small tables that are enough for most tests.
@@ -213,8 +261,78 @@ impl Pair {
         self.run();
     }
 
+    /// Polls one side until it is dry, as the schedule says.
+    fn poll(&mut self, i: usize, schedule: &mut Schedule) -> Wanted {
+        let side = &mut self.sides[i];
+        let rng = &mut schedule.rng;
+        let mut wanted = Wanted::default();
+        let mut dry = [false; 3];
+        while dry != [true; 3] {
+            let kind = match dry {
+                _ if schedule.mixed => rng.below(3),
+                [true, true, _] => 2,
+                _ => rng.below(2),
+            };
+            let most = match kind {
+                2 if !schedule.mixed => usize::MAX,
+                _ => batch(rng),
+            };
+            for _ in 0..most {
+                let more = match kind {
+                    0 => {
+                        let control = side.endpoint.poll_control(side.transport);
+                        wanted.controls.extend(control);
+                        control.is_some()
+                    }
+                    1 => {
+                        let work = side.endpoint.poll_work(side.transport, &mut side.slots);
+                        wanted.works.extend(work);
+                        work.is_some()
+                    }
+                    _ => {
+                        let event = side.endpoint.poll_event();
+                        wanted.events.extend(event);
+                        event.is_some()
+                    }
+                };
+                side.endpoint.check_invariants();
+                if more {
+                    // What was polled may have made more of the others due.
+                    dry = [false; 3];
+                } else {
+                    dry[kind] = true;
+                    break;
+                }
+            }
+        }
+        wanted
+    }
+
+    /// As [`run`](Self::run), by a schedule.
+    fn run_scheduled(&mut self, schedule: &mut Schedule) {
+        let mut busy = true;
+        while std::mem::take(&mut busy) {
+            for i in 0..2 {
+                let wanted = self.poll(i, schedule);
+                busy |= !wanted.controls.is_empty() || !wanted.works.is_empty();
+                for control in wanted.controls {
+                    self.control(i, control);
+                }
+                for work in wanted.works {
+                    self.work(i, work);
+                }
+                self.sides[i].events.extend(wanted.events);
+            }
+        }
+    }
+
     /// Carries out everything both sides want done, until neither wants anything.
     pub fn run(&mut self) {
+        if let Some(mut schedule) = self.schedule.take() {
+            self.run_scheduled(&mut schedule);
+            self.schedule = Some(schedule);
+            return;
+        }
         loop {
             let mut busy = false;
             for i in 0..2 {
@@ -429,6 +547,7 @@ impl Pair {
                     tamper(i, &mut bytes);
                 }
                 side.sent.push(bytes.clone());
+                side.sent_on.push(nexus);
                 let Some((j, peer)) = side.queue_pair(nexus).peer else {
                     return;
                 };

@@ -272,8 +272,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.held > 0 || row.control_work > 0,
         );
         if ending && (!held || mutated!(self.g, ClosedEarly)) {
+            self.uncount_tasks(c);
             self.detach_nexus(c);
             self.connection_input(c, Input::Settled, None);
+        }
+    }
+
+    /// Messages whose last events nobody has heard outlive the connection's place on the nexus,
+    /// and maybe the nexus: their slots are no longer counted there.
+    fn uncount_tasks(&mut self, c: u32) {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            let (next, answer) = (row.next, row.answer);
+            if row.flags.contains(TaskFlags::INCOMING) {
+                self.uncount_slot(t);
+            }
+            self.uncount_slot(answer);
+            t = next;
         }
     }
 

@@ -9,6 +9,7 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
+use crate::state::task::State as TaskState;
 use crate::storage::Storage;
 use crate::table::queue_pop;
 use crate::trace::Trace;
@@ -290,7 +291,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
         let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
-        if task.flags.contains(receipt) && !task.flags.intersects(later) {
+        // The outcome of an answer that never left is this event, too, and owes nobody a receipt.
+        let lives = task.state != TaskState::Ended;
+        if lives && task.flags.contains(receipt) && !task.flags.intersects(later) {
             self.queue_response(c, t);
         }
     }
