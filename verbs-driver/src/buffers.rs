@@ -14,8 +14,6 @@ use crate::device::Domain;
 use crate::error::Error;
 use crate::memory::{Chunk, Registration, Rights};
 
-/// Uses of a buffer that never ends being in flight.
-const KEPT: u32 = u32::MAX / 2;
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -180,10 +178,10 @@ impl Buffers {
         }
     }
 
-    /// The buffer is in flight for good.
+    /// A buffer is the endpoint's from now on, for good.
     pub(crate) fn keep(&mut self, id: BufferId) {
-        if self.idle(id).is_ok() {
-            self.rows[id.index()].lent = KEPT;
+        if self.find(id).is_ok() {
+            self.rows[id.index()].lent += 1;
         }
     }
 
@@ -199,10 +197,9 @@ impl Buffers {
         }
     }
 
-    /// Segments in flight and regions, of all buffers but those that are kept.
+    /// Segments in flight and regions, of all buffers.
     pub(crate) fn in_flight(&self) -> u32 {
-        let lent = self.rows.iter().map(|row| row.lent);
-        lent.filter(|lent| *lent < KEPT).sum()
+        self.rows.iter().map(|row| row.lent).sum()
     }
 
     /// Gives a part of a buffer keys of its own.

@@ -48,6 +48,25 @@ pub(crate) fn wakes(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
     Ok(())
 }
 
+/// Requests to a server in another process that echoes, with pauses between them.
+pub(crate) fn ask(client: IpAddr, server: SocketAddr, count: usize) -> Result<(), Box<dyn Error>> {
+    loop {
+        let load = Load::connect(client, server, Spin::Never)?
+            .of(count, 2, Wish::new(64, 64))
+            .thinking(Duration::from_millis(2));
+        let (outcomes, _) = load.run(Duration::from_secs(120), |_| Ok(()))?;
+        if outcomes.reason == Some(Reason::Refused) {
+            // It does not listen yet.
+            continue;
+        }
+        println!("ask: {outcomes:?}");
+        check(outcomes.longest < STALL, || {
+            "a round trip took too long".into()
+        })?;
+        return all_answered(&outcomes, count);
+    }
+}
+
 /// Many small requests at a time, with no retry for a receive that is missing.
 pub(crate) fn soak(server: IpAddr, client: IpAddr, count: usize) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
@@ -101,11 +120,12 @@ pub(crate) fn stages(ip: IpAddr, device: &str) -> Result<(), Box<dyn Error>> {
     for objects in 1..32 {
         let most = format!("{device} hca_handle=8 hca_object={objects}");
         std::fs::write(group.join("rdma.max"), most)?;
-        let made = Side::new(0, &options(ip, Spin::Never));
-        let is_made = made.is_ok();
-        if let Err(error) = made {
-            errors.push(error.to_string());
-        }
+        let Err(error) = Side::new(0, &options(ip, Spin::Never)) else {
+            errors.dedup();
+            println!("stages: a driver is {objects} objects; before that: {errors:?}");
+            return check(errors.len() >= 3, || "too few stages failed".into());
+        };
+        errors.push(error.to_string());
         let now = Holdings::now()?;
         if let Some(before) = &before {
             let same = before.files == now.files && before.regions == now.regions;
@@ -114,14 +134,6 @@ pub(crate) fn stages(ip: IpAddr, device: &str) -> Result<(), Box<dyn Error>> {
             })?;
         }
         before = Some(now);
-        if is_made {
-            errors.dedup();
-            println!(
-                "stages: {} failures, last with {objects} objects: {errors:?}",
-                objects - 1
-            );
-            return check(errors.len() >= 3, || "too few stages failed".into());
-        }
     }
     Err("a driver needs more than 31 objects".into())
 }

@@ -49,7 +49,11 @@ pub(super) const SUITES: &[Suite] = &[
         name: "verbs",
         what: "the driver on one device, and on two with a wire between them",
         script: include_str!("verbs.sh"),
-        programs: &[Program::Example("xio-verbs", "conversation")],
+        programs: &[
+            Program::Example("xio-verbs", "conversation"),
+            Program::Example("xio-verbs", "mio_echo"),
+            Program::Example("xio-verbs", "tokio_echo"),
+        ],
     },
     Suite {
         name: "conformance",
