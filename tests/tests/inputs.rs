@@ -404,6 +404,24 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
         },
         Input::RegionRevoked { now, region },
         Input::Timeout { now },
+        Input::SharedCompletion {
+            now,
+            nexus,
+            completion: Completion {
+                wr: WrId::from_bits(1 << 60 | 7),
+                status: WorkStatus::Success,
+                len: 3,
+            },
+            frame: Bytes(b"abc"),
+        },
+        Input::LastReceive { now, nexus },
+        Input::ListenerLost { now, listener },
+        Input::ResolvePortal {
+            now,
+            connection: ConnectionId::new(1, 2),
+            index: 3,
+            peer: address,
+        },
     ]
 }
 
