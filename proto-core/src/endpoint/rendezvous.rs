@@ -4,7 +4,7 @@
 use super::Endpoint;
 use super::session::Keep;
 use crate::entries::{
-    Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
+    Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, Transfer, WorkEntry, WorkKind,
 };
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
@@ -15,6 +15,7 @@ use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
 use crate::tid;
+use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
@@ -116,9 +117,28 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn ask_for_memory(&mut self, t: u32) {
         self.task_event(t, TaskEvents::WAITING);
-        self.task(t).deadline_is_provide = true;
-        let timeout = self.g.config.provide_timeout;
-        self.arm_after(Timer::Task(t), timeout);
+        let provide = self.g.now.after(self.g.config.provide_timeout);
+        // A request has one timer: its own deadline is kept while the user's runs, or runs on when
+        // it comes first.
+        let own = self.armed_at(Timer::Task(t));
+        let row = self.task(t);
+        row.kept_deadline = own.map_or(0, Instant::as_nanos);
+        row.deadline_is_provide = own.is_none_or(|own| own > provide);
+        if row.deadline_is_provide {
+            self.arm(Timer::Task(t), provide);
+        }
+    }
+
+    /// The user decided about a waiting payload: its deadline is the message's own again.
+    fn end_asking(&mut self, t: u32) {
+        let row = self.task(t);
+        if !core::mem::take(&mut row.deadline_is_provide) {
+            return;
+        }
+        match core::mem::take(&mut row.kept_deadline) {
+            0 => self.disarm(Timer::Task(t)),
+            own => self.arm(Timer::Task(t), Instant::from_nanos(own)),
+        }
     }
 
     /// Gives memory for a waiting payload. `Request`, `OneWay` or `Response` follows when the
@@ -150,7 +170,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let list = self.take_list(segments)?;
         self.task(t).into = list;
-        self.disarm(Timer::Task(t));
+        self.end_asking(t);
         self.begin_transfer(t);
         Ok(())
     }
@@ -196,6 +216,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.discard_payload(t);
         if !incoming {
+            self.owe_unfetched(t);
             self.task_input(t, Input::FetchFailed);
             self.queue_read_ack(t);
             self.finish(t, Ending::Failed(Failure::RefusedHere(code)));
@@ -208,11 +229,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.task_input(t, Input::Respond);
             self.connection(c).unanswered -= 1;
             let row = self.task(t);
+            // Its credit goes back with the answer.
+            row.data_len = row.transfer.total;
             row.status = code;
             row.flags.insert(TaskFlags::RESPONSE | TaskFlags::SILENT);
             self.queue_response(c, t);
         } else {
             self.task(t).receipt_code = code;
+            self.owe_unfetched(t);
             self.task_input(t, Input::FetchFailed);
             if self.task(t).flags.contains(TaskFlags::RECEIPT) {
                 self.queue_response(c, t);
@@ -423,7 +447,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.transfer.done += bytes;
         let open = matches!(row.state, State::Fetching | State::AnswerFetching);
-        if row.transfer.done < row.transfer.total || !open {
+        if !open {
+            self.abandon_answer(t);
+            return;
+        }
+        if row.transfer.done < row.transfer.total {
             return;
         }
         row.data_len = row.transfer.total;
@@ -445,6 +473,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 }
                 self.release_held(c);
             }
+        }
+    }
+
+    /// Nobody wants an answer any more whose data is READ: once nothing of it is under way, the peer
+    /// is told that its buffers are free.
+    pub(crate) fn abandon_answer(&mut self, t: u32) {
+        let row = self.task(t);
+        let Transfer { posted, done, .. } = row.transfer;
+        if row.state != State::Orphaned || row.answer == NONE || done < posted {
+            return;
+        }
+        let input = if done == row.transfer.total {
+            Input::FetchDone
+        } else {
+            Input::FetchFailed
+        };
+        self.owe_unfetched(t);
+        self.task_input(t, input);
+        self.queue_read_ack(t);
+        self.late(t);
+    }
+
+    /// A message whose data nobody takes gives its application credit back all the same.
+    pub(crate) fn owe_unfetched(&mut self, t: u32) {
+        let row = self.task(t);
+        let size = row.transfer.total + u64::from(row.rx_header_len);
+        let c = row.connection;
+        if c != NONE {
+            self.owe_dropped(c, size);
         }
     }
 
@@ -496,12 +553,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.remote_count = response.head.sges;
         row.transfer.total = total;
         row.nexus = n;
+        let size = total + u64::from(response.head.header_len);
         if self.task_input(t, Input::AnswerFetch) != Action::Fetch {
+            self.owe_dropped(c, size);
             self.queue_read_ack(t);
             self.late(t);
             return Keep::No;
         }
         if total > self.g.config.payload_max || (offered && total > room) {
+            self.owe_dropped(c, size);
             self.task_input(t, Input::FetchFailed);
             self.queue_read_ack(t);
             let max = if offered {
@@ -512,7 +572,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.finish(t, Ending::Failed(Failure::TooLong { len: total, max }));
             return Keep::No;
         }
-        let _ = c;
         self.keep_answer(t, slot, response);
         if offered {
             self.begin_transfer(t);
