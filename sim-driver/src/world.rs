@@ -87,6 +87,9 @@ pub struct World<U> {
     events: u64,
     /// Facts known at an event, to see whether anything gets done.
     progress: (u64, u64),
+    /// Endpoints that died and are to live again.
+    reborn: Vec<usize>,
+    check_every: u32,
 }
 
 impl<U: User> World<U> {
@@ -101,6 +104,8 @@ impl<U: User> World<U> {
             chaos: None,
             events: 0,
             progress: (0, 0),
+            reborn: Vec::new(),
+            check_every: 0,
         }
     }
 
@@ -125,6 +130,7 @@ impl<U: User> World<U> {
         let mut stated = transport_limits(&node.limits);
         stated.signal_every = node.signal_every;
         driver.add_rdma(nic, node.limits, stated)?;
+        driver.check_every(self.check_every);
         let free = driver.core().free_rows();
         self.nodes.push(Node {
             driver,
@@ -138,6 +144,7 @@ impl<U: User> World<U> {
 
     /// Has every core's own invariants checked at every so manieth step (0 is never).
     pub fn check_every(&mut self, steps: u32) {
+        self.check_every = steps;
         for node in &mut self.nodes {
             node.driver.check_every(steps);
         }
@@ -231,13 +238,35 @@ impl<U: User> World<U> {
     /// Events without a fact that are too many: somebody is busy with nothing.
     const IDLE_EVENTS: u64 = 100_000;
 
-    /// Runs until `done`, or a time, or until nothing happens any more.
-    pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) {
+    /// Runs until `done`, or a time, or until nothing happens any more. False when it is not
+    /// worth going on: nothing got done for too long.
+    pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         while self.env.queue.next_at().is_some_and(|next| next <= at) {
-            if done(self) || !self.step() || !self.gets_done() {
-                return;
+            if done(self) {
+                return true;
+            }
+            if !self.step() || !self.gets_done() {
+                return false;
             }
         }
+        done(self)
+    }
+
+    /// Lets time pass, and what happens of itself.
+    pub fn rest_until(&mut self, at: u64) {
+        while self.env.queue.next_at().is_some_and(|next| next <= at) {
+            self.step();
+        }
+        self.progress = (self.ledger.facts(), self.events);
+    }
+
+    /// True when an endpoint that died is to live again.
+    pub fn is_rebirth_due(&self) -> bool {
+        !self.reborn.is_empty()
+    }
+    /// The next endpoint that is to live again: another one takes its address.
+    pub fn take_rebirth(&mut self) -> Option<usize> {
+        self.reborn.pop()
     }
 
     fn gets_done(&mut self) -> bool {
@@ -340,6 +369,7 @@ pub(crate) trait Faulty {
     fn remove_device(&mut self, number: usize) -> bool;
     fn restore_device(&mut self, number: usize);
     fn kill(&mut self, number: usize) -> bool;
+    fn revive(&mut self, number: usize);
 }
 
 impl<U: User> World<U> {
@@ -434,5 +464,8 @@ impl<U: User> Faulty for World<U> {
             self.ledger.take(at, Fact::Died { side });
         }
         true
+    }
+    fn revive(&mut self, number: usize) {
+        self.reborn.push(number);
     }
 }
