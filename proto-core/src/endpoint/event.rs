@@ -289,7 +289,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
-        let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
+        // The outcome of an answer is an event of the same kind: nothing is due with that.
+        let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE | TaskFlags::RESPONSE;
         if task.flags.contains(receipt) && !task.flags.intersects(later) {
             self.queue_response(c, t);
         }

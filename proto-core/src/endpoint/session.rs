@@ -426,6 +426,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn say_goodbye(&mut self, c: u32, old: u32) {
         let s = self.connection(c).session;
         let peer_session = self.connection(c).peer_session;
+        // It is off the old one before that can end, which would end what is on it.
+        self.detach_nexus(c);
         if let Ok(silent) = self.take_connection() {
             self.attach_nexus(silent, old);
             self.attach_session(silent, s);
@@ -440,7 +442,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.nexus_input(old, nexus::Input::Fail, Some(Reason::Redirected));
             }
         }
-        self.detach_nexus(c);
     }
 
     /// Replaces the URI of the setup request by the server's new one, as libxio does.
