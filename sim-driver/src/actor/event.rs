@@ -149,7 +149,10 @@ impl Actor {
             self.due.front().map(|due| due.at),
             self.cancels.iter().map(|&(at, _)| at).min(),
             ends.min(),
-            waits.map(|line| line.pending_until).min(),
+            waits
+                .map(|line| line.pending_until)
+                .filter(|&at| at > now)
+                .min(),
             idle.map(|line| line.stirred + self.mix.idle)
                 .filter(|&at| self.mix.idle != 0 && at > now)
                 .min(),
