@@ -297,7 +297,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn free_connection(&mut self, c: u32) {
-        let s = self.connection(c).session;
+        let row = self.connection(c);
+        let s = row.session;
+        // Private data of an answer that no event named: the user had closed the connection.
+        let untold = core::mem::replace(&mut row.setup_task, NONE);
+        if untold != NONE {
+            self.drop_incoming(untold);
+        }
         self.leave_blocked(c);
         self.leave_pool(c);
         self.detach_session(c, s);
