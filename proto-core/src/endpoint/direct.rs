@@ -198,7 +198,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A work request of a direct message is done.
     pub(crate) fn direct_done(&mut self, t: u32, bytes: u64, status: WorkStatus) {
         let row = self.task(t);
-        row.transfer.done += bytes;
+        if status == WorkStatus::Success {
+            row.transfer.done += bytes;
+        }
         let (done, out) = (row.transfer.done == row.transfer.total, row.work);
         if status != WorkStatus::Success && status != WorkStatus::Flushed {
             // The queue pair is lost with it; this message knows the cause better than the rest.

@@ -428,6 +428,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn arm_after(&mut self, timer: Timer, after: core::time::Duration) {
         self.arm(timer, self.g.now.after(after));
     }
+    pub(crate) fn armed_at(&mut self, timer: Timer) -> Option<Instant> {
+        timer::armed_at(&mut self.s.tables(), timer).map(Instant::from_nanos)
+    }
     pub(crate) fn disarm(&mut self, timer: Timer) {
         timer::disarm(&mut self.s.tables(), &mut self.g.timers, timer);
     }

@@ -15,7 +15,6 @@ use crate::memory::{SEGMENTS_INLINE, Segment};
 use crate::state::connection::State;
 use crate::storage::Storage;
 use crate::table::{Pool, Queue, queue_pop, queue_push};
-use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::status;
 
@@ -402,9 +401,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         task.flags.remove(TaskFlags::POOL_LINE);
         task.flags.insert(TaskFlags::POOLED);
         task.into = list;
-        if task.deadline_is_provide {
-            self.disarm(Timer::Task(t));
-        }
+        self.end_asking(t);
         self.begin_transfer(t);
         true
     }

@@ -490,7 +490,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(());
         }
         row.wants_writable = true;
-        if flow_control && row.peer_messages == 0 {
+        if flow_control && row.peer_messages <= 0 {
             return Err(CommandError::NoCredit);
         }
         Err(CommandError::Full(Resource::Queue))

@@ -374,6 +374,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(super) fn say_goodbye(&mut self, c: u32, old: u32) {
         let s = self.connection(c).session;
         let peer_session = self.connection(c).peer_session;
+        // It is off the old one before that can end, which would end what is on it.
         self.detach_nexus(c);
         if let Ok(silent) = self.take_connection() {
             self.attach_nexus(silent, old);

@@ -431,15 +431,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// Whether the peer's application credits cover a queued message, taking them if so is left
-    /// to the frame.
-    pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
+    /// Whether the peer's application credits cover a queued request or one-way. Answers never
+    /// wait for any: the peer asked for them, and holds back its credits until it has them.
+    fn covered(&mut self, c: u32, t: u32) -> bool {
         let row = self.task(t);
-        let receipt =
-            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
         let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
         let row = self.connection(c);
-        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
+        row.peer_messages >= 1 && i64::try_from(size).is_ok_and(|size| row.peer_bytes >= size)
     }
 
     pub(crate) fn pop_tx(&mut self, n: u32) {
@@ -493,7 +491,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
         let req_goes = req != NONE && (!flow_control || self.covered(c, req));
-        let rsp_goes = rsp != NONE && (!flow_control || self.covered(c, rsp));
+        let rsp_goes = rsp != NONE;
         match (req_goes, rsp_goes, turn) {
             (true, false, _) | (true, true, false) => return Pick::Request(req),
             (false, true, _) | (true, true, true) => return Pick::Response(rsp),

@@ -409,8 +409,9 @@ pub struct Connection {
     pub(crate) rsp_expected: u16,
 
     // Application credits.
-    pub(crate) peer_messages: u32,
-    pub(crate) peer_bytes: u64,
+    /// Below zero when responses or ACK_REQs went, which need none and take some all the same.
+    pub(crate) peer_messages: i32,
+    pub(crate) peer_bytes: i64,
     /// The most bytes that the peer ever takes; a longer message would wait forever.
     pub(crate) peer_depth_bytes: u64,
     pub(crate) owed_messages: u16,

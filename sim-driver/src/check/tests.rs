@@ -19,6 +19,10 @@ fn send(ledger: &mut Ledger, class: Class) -> u64 {
         message,
         digest: message + 100,
         buffers: true,
+        len: 100,
+        room: 50,
+        receipt: class == Class::Receipted,
+        deadline: Some(20),
     };
     ledger.take(1, taken);
     message
@@ -37,12 +41,25 @@ fn end(message: u64, outcome: Outcome) -> Fact {
         message,
         outcome,
         returned: true,
+        clock: 5,
     }
 }
 
 fn close(ledger: &mut Ledger) {
-    ledger.take(9, Fact::Closed { side: 0 });
-    ledger.take(9, Fact::Closed { side: 1 });
+    ledger.take(
+        9,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
+    ledger.take(
+        9,
+        Fact::Closed {
+            side: 1,
+            badly: false,
+        },
+    );
     ledger.finish(10);
 }
 
@@ -78,10 +95,22 @@ fn outcomes_come_once() {
 #[test]
 fn connections_end_once_and_last() {
     let (mut ledger, message) = ledger();
-    ledger.take(2, Fact::Closed { side: 0 });
+    ledger.take(
+        2,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
     ledger.take(3, end(message, Outcome::Unknown));
     assert_eq!(checks(&ledger), [Check::ExactlyOneEnd]);
-    ledger.take(3, Fact::Closed { side: 0 });
+    ledger.take(
+        3,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
     ledger.finish(4);
     let end = Check::ExactlyOneEnd;
     assert_eq!(
@@ -151,6 +180,7 @@ fn buffers_come_back_once_and_not_early() {
         message,
         outcome: Outcome::TimedOut,
         returned: false,
+        clock: 5,
     };
     ledger.take(2, held);
     close(&mut ledger);

@@ -7,6 +7,7 @@ mod late;
 mod rdma;
 mod tcp;
 
+use xio_proto::wire::Framing;
 use xio_proto::{
     Config, ConfigError, Endpoint, Instant, NexusId, Reason, TransportId, TransportLimits,
 };
@@ -53,6 +54,17 @@ pub enum Over {
     TwoStreams,
     /// One socket.
     OneStream,
+}
+
+impl Over {
+    /// What a connection is over.
+    pub const fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::Rdma => Self::Rdma,
+            Framing::TcpDual => Self::TwoStreams,
+            Framing::TcpSingle => Self::OneStream,
+        }
+    }
 }
 
 impl Desk<'_> {

@@ -181,9 +181,13 @@ impl Fabric {
     }
 
     pub(super) fn device_at(&self, address: core::net::IpAddr) -> Option<u32> {
-        let up =
+        let there =
             |nic: &super::device::Nic| nic.address == address && nic.state != NicState::Removed;
-        self.nics.iter().position(up).map(|number| number as u32)
+        // Whoever died there may have a follower.
+        self.nics
+            .iter()
+            .rposition(there)
+            .map(|number| number as u32)
     }
 
     /// Resolves an address; the answer is a notice.
