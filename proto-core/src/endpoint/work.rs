@@ -516,7 +516,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Control(Frames::FIN_RSP);
         }
         let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
-        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
+        let fin = row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first;
+        // A device does not order what it READs before the FIN.
+        if fin && !self.moves_directly(c) {
             return Pick::Control(Frames::FIN_REQ);
         }
         Pick::Nothing

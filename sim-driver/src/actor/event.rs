@@ -145,15 +145,19 @@ impl Actor {
     fn sleep(&mut self, desk: &mut Desk<'_>) {
         let now = desk.env.now();
         let lines = self.lines.iter().filter(|line| line.is_open());
-        let ends = lines.clone().map(|line| line.ends_at).filter(|&at| at > 0);
+        // What was due and has not happened waits for something else.
+        let ends = lines.clone().map(|line| line.ends_at);
         let idle = lines.clone().filter(|line| line.is_idle());
         let waits = lines.filter(|line| line.pending > 0);
         let next = [
             self.errands.iter().map(|errand| errand.at).min(),
             self.due.front().map(|due| due.at),
             self.cancels.iter().map(|&(at, _)| at).min(),
-            ends.min(),
-            waits.map(|line| line.pending_until).min(),
+            ends.filter(|&at| at > now).min(),
+            waits
+                .map(|line| line.pending_until)
+                .filter(|&at| at > now)
+                .min(),
             idle.map(|line| line.stirred + self.mix.idle)
                 .filter(|&at| self.mix.idle != 0 && at > now)
                 .min(),
