@@ -113,7 +113,7 @@ impl<T: Trace> Hot<'_, T> {
         let state = self.g.transport(nexus.transport);
         let have = nexus.receives();
         let due = nexus.usual && have < nexus.recv_target;
-        if !due || state.cq_used >= state.limits.cq_depth {
+        if !due || state.cq_used >= state.cq_receives {
             return None;
         }
         let slot = self.g.rx_slots.take(self.slots)?;
