@@ -80,6 +80,8 @@ sites! {
     ClockJump = "clock_jump", Gentle, 250_000;
     /// The device is tiny.
     TinyLimits = "tiny_limits", Gentle, 250_000;
+    /// A completion that the driver has taken is reported again, much later.
+    StaleCompletion = "stale_completion", Gentle, 2_000;
     /// A link is down, but not for longer than the retries last.
     ShortLinkLoss = "short_link_loss", Gentle, 100_000;
     /// A stream is cut at every byte.
@@ -126,6 +128,8 @@ sites! {
     DeviceRemoval = "device_removal", Harsh, 50_000;
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
+    /// The peer sends a frame that it must not send.
+    Garbled = "garbled", Harsh, 500;
     /// A stream is reset.
     Reset = "reset", Harsh, 200;
     /// A stream's connect is refused.

@@ -179,7 +179,9 @@ impl Fabric {
             self.return_receive(peer, receive);
             return;
         }
-        self.complete_receive(env, peer, receive, WorkStatus::Success, posted.len);
+        let whose = (target_endpoint as usize, target);
+        let len = self.garble(env, (index, peer), whose, posted.len);
+        self.complete_receive(env, peer, receive, WorkStatus::Success, len);
         self.conclude(env, index, peer, WorkStatus::Success);
     }
 
