@@ -120,7 +120,7 @@ pub fn run_with(options: &Options, prepare: impl FnOnce(&mut Tracer)) -> Report 
     }
     prepare(&mut world.env.trace);
     let tiny = swarm.ppm(Site::TinyLimits) > 0;
-    if swarm.ppm(Site::ClockJump) > 0 {
+    if swarm.ppm(Site::ClockJump) + swarm.ppm(Site::LateDrain) > 0 {
         world.ledger.allow_late(SECOND);
     }
     world.env.swarm = swarm;

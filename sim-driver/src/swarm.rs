@@ -76,6 +76,8 @@ sites! {
     CmNoise = "cm_noise", Gentle, 100_000;
     /// The driver takes its time to make and destroy a queue pair.
     SlowDriver = "slow_driver", Gentle, 500_000;
+    /// The driver hands over several inputs before it asks for outputs.
+    LateDrain = "late_drain", Gentle, 400_000;
     /// The driver's clock jumps.
     ClockJump = "clock_jump", Gentle, 250_000;
     /// The device is tiny.

@@ -13,6 +13,7 @@ use crate::fabric::{Fabric, NicId, NicLimits, WorkCompletion};
 use crate::link::Links;
 use crate::memory::{Memory, MemoryConfig};
 use crate::storage::BoxStorage;
+use crate::swarm::Site;
 use crate::trace::{Act, MarkTrace, Object, Record};
 use rdma::{Late, Rdma};
 
@@ -267,6 +268,11 @@ impl SimDriver {
     /// Executes all outputs until there are none, in an order and in batches that differ each
     /// time: they must not matter.
     pub fn settle<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        if hands.env.fires(Site::LateDrain) {
+            let after = hands.env.rng.spread(1, 20_000);
+            hands.env.wake_after(self.number, after);
+            return;
+        }
         let mut dice = hands.env.rng.next();
         loop {
             let mut dry = true;
