@@ -131,7 +131,7 @@ sites! {
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
     /// The peer sends a frame that it must not send.
-    Garbled = "garbled", Harsh, 500;
+    Garbled = "garbled", Harsh, 2_000;
     /// A stream is reset.
     Reset = "reset", Harsh, 200;
     /// A stream's connect is refused.

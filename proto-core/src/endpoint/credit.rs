@@ -234,10 +234,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn post_receive(&mut self, n: u32) -> Option<Work> {
         let transport = self.nexus(n).transport;
-        let first = matches!(
-            self.nexus(n).state,
-            State::Priming | State::ServerPriming
-        );
+        let first = matches!(self.nexus(n).state, State::Priming | State::ServerPriming);
         let state = self.transport(transport);
         let most = if first {
             state.limits.cq_depth

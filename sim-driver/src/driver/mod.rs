@@ -77,6 +77,8 @@ pub struct SimDriver {
     batch: Vec<WorkCompletion>,
     /// What the core is still to be told, and when.
     late: Vec<(u64, Late)>,
+    /// Outputs are not asked for before, in nanoseconds.
+    drain_at: u64,
     /// The core's own invariants are checked at every so manieth step; 0 is never.
     check_every: u32,
     steps: u32,
@@ -147,6 +149,7 @@ impl SimDriver {
             skew: 0,
             batch: Vec::new(),
             late: Vec::new(),
+            drain_at: 0,
             check_every: 0,
             steps: 0,
         })
@@ -270,7 +273,10 @@ impl SimDriver {
     pub fn settle<U: User>(&mut self, hands: &mut Hands<'_, U>) {
         if hands.env.fires(Site::LateDrain) {
             let after = hands.env.rng.spread(1, 20_000);
-            hands.env.wake_after(self.number, after);
+            self.drain_at = hands.env.now() + after;
+        }
+        if hands.env.now() < self.drain_at {
+            hands.env.wake_at(self.number, self.drain_at);
             return;
         }
         let mut dice = hands.env.rng.next();

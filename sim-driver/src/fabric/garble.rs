@@ -1,13 +1,15 @@
 //! Frames that no correct peer sends. Whoever gets one must notice: nothing here changes payload.
 
+use xio_proto::CmKind;
+
 use super::Fabric;
 use crate::env::Env;
 use crate::swarm::Site;
 
-/// Type words that exist.
-const KINDS: [u32; 19] = [
-    0x12, 0x14, 0x22, 0x24, 0x41, 0x82, 0x84, 0x102, 0x104, 0x202, 0x204, 0x402, 0x404, 0x802, 0x804,
-    0x1002, 0x2004, 0x4002, 0x4004,
+/// Type words of frames without data: nobody is to get as data what is none.
+const KINDS: [u32; 15] = [
+    0x41, 0x82, 0x84, 0x102, 0x104, 0x202, 0x204, 0x402, 0x404, 0x802, 0x804, 0x1002, 0x2004,
+    0x4002, 0x4004,
 ];
 
 const MAGIC: u32 = 0x5849_4f50;
@@ -43,6 +45,22 @@ fn setup(bytes: &mut [u8], answer: bool, bad: bool) -> usize {
 }
 
 impl Fabric {
+    /// A peer that asks for what it is refused is met rarely, and not for long: something happens
+    /// while it is told.
+    fn disturb(&mut self, env: &mut Env, index: usize) {
+        let after = env.rng.spread(1, 3_000);
+        match env.rng.below(8) {
+            0 => self.give(env, index, after, CmKind::AddrChange, 0),
+            1 => self.give(env, index, after, CmKind::DeviceRemoval, 0),
+            2 => self.say_fatal(env, index, after),
+            3 => self.entries[index].qp.next_post_fails = true,
+            _ => {
+                let until = env.now() + env.rng.spread(1_000, 500_000_000);
+                self.entries[index].qp.stalled_until = until;
+            }
+        }
+    }
+
     /// Now and then what arrived is made into something else. Returns its length.
     pub(super) fn garble(
         &mut self,
@@ -69,6 +87,9 @@ impl Fabric {
         let room = env.memory[owner].slot_size().min(512);
         let (how, bad) = (env.rng.below(6), env.rng.flip());
         let (other, byte) = (env.rng.pick(&KINDS), env.rng.below(16) as usize);
+        if how == 0 && bad {
+            self.disturb(env, peer);
+        }
         let bytes = env.memory[owner].bytes_mut(offset, len.max(room));
         match how {
             0 | 1 => return setup(bytes, how == 1, bad) as u32,
