@@ -135,7 +135,7 @@ pub fn run_recorded(
     }
     prepare(&mut world.env.trace);
     let tiny = swarm.ppm(Site::TinyLimits) > 0;
-    if swarm.ppm(Site::ClockJump) > 0 {
+    if swarm.ppm(Site::ClockJump) + swarm.ppm(Site::LateDrain) > 0 {
         world.ledger.allow_late(SECOND);
     }
     world.env.swarm = swarm;

@@ -456,6 +456,30 @@ impl MarkTrace {
         missed
     }
 
+    /// What was taken although it is declared unreachable, or is no row at all.
+    pub fn rows_unexpected(&self) -> Vec<String> {
+        let mut unexpected = Vec::new();
+        for (number, machine) in MACHINES.iter().enumerate() {
+            for (place, _) in self.taken[number]
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+            {
+                let inputs = machine.inputs.len();
+                let (state, input) = (place / inputs, place % inputs);
+                let is = |row: &&xio_proto::Row| {
+                    usize::from(row.from) == state && usize::from(row.input) == input
+                };
+                let row = machine.rows.iter().find(is);
+                if row.is_none_or(|row| row.unreachable.is_some()) {
+                    let (state, input) = (machine.states[state], machine.inputs[input]);
+                    unexpected.push(format!("{}: {state} + {input}", machine.name));
+                }
+            }
+        }
+        unexpected
+    }
+
     fn hit(&mut self, name: &'static str, count: u64) {
         match self.marks.iter_mut().find(|(known, _)| *known == name) {
             Some((_, hits)) => *hits += count,
@@ -555,5 +579,15 @@ mod tests {
         assert_eq!(b.taken(0, row.from, row.input), 2);
         assert_eq!(b.marks(), [("x", 2), ("y", 1)]);
         assert_eq!(b.rows_missed().len(), all - 1);
+        assert_eq!(b.rows_unexpected(), [""; 0]);
+        let declared = |row: &&xio_proto::Row| row.unreachable.is_some();
+        let Some(never) = MACHINES[0].rows.iter().find(declared) else {
+            panic!("no row is declared unreachable")
+        };
+        b.transition(0, 7, never.from, never.input, never.next);
+        // A pair that is no row: nothing is vacant and destroyed.
+        let (last, none) = (MACHINES[0].inputs.len() as u8 - 1, 0);
+        b.transition(0, 7, none, last, none);
+        assert_eq!(b.rows_unexpected().len(), 2);
     }
 }

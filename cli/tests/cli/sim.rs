@@ -30,6 +30,8 @@ fn json_has_the_agreed_fields() {
         "messages",
         "messages_min",
         "outcomes",
+        "rows_missed",
+        "rows_unexpected",
         "seeds",
         "trace_hash",
         "violations",

@@ -363,7 +363,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn nexus_action(&mut self, n: u32, from: State, action: Action) {
         match action {
-            Action::Ignored | Action::Deliver | Action::Drop | Action::Await => {}
+            Action::Ignored | Action::Deliver | Action::Await => {}
+            Action::Drop => self.trace.mark("frame after disconnect"),
             Action::Resolve => self.start(n, Due::Resolve),
             Action::Route => self.set_due(n, Due::Route),
             Action::Create if from == State::Vacant => self.start(n, Due::Create),

@@ -29,6 +29,9 @@ const RESERVE: u16 = 2;
 /// Credits that data needs: the last is the NOP's, the one before it is for control frames.
 pub(crate) const DATA_CREDITS: u16 = 3;
 
+/// Completions that receives leave to each nexus's sends.
+pub(crate) const SENDS: u32 = 4;
+
 /// More credits than this at once are no receive queue's.
 pub(crate) const CREDITS_MAX: u16 = 1 << 14;
 
@@ -241,7 +244,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             });
         }
         // Each needs completions for its receives and for control frames.
-        let need = need + 4;
+        let need = need + SENDS;
         let have = limits
             .cq_depth
             .saturating_sub(self.g.receiving.saturating_mul(need));
@@ -265,9 +268,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let reserve = if shared { 0 } else { RESERVE };
         let min = u32::from(self.receives_needed(shared));
         let active = self.g.receiving.max(1);
+        let nexuses = self.s.tables().nexuses.len() as u32;
+        let others = nexuses.saturating_sub(self.g.receiving);
         // What is left when all that may still come have their minimum, in equal shares.
         let kept = if shared {
-            let others = self.s.tables().nexuses.len() as u32 - self.g.receiving;
             others.saturating_mul(min)
         } else {
             self.g.rx_kept
@@ -275,12 +279,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
         let free = self.g.rx_slots.free() + self.shared_spares();
         let row = self.nexus(n);
+        let transport = row.transport;
         // Those that came before may hold more than their share for a while.
         let left = (free + u32::from(row.posted + row.held)).saturating_sub(kept);
         let share = share.min(left);
         let acks = row.read_acks_expected;
         let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
-        let transport = row.transport;
+        // The same for the completions that receives and sends of all share.
+        let depth = self.transport(transport).limits.cq_depth;
+        let kept = others.saturating_mul(min + SENDS);
+        let completions = depth.saturating_sub(kept) / active;
+        let share = share.min(completions.saturating_sub(SENDS));
         let queue = u32::from(self.transport(transport).limits.rq_depth);
         (share.clamp(min, wanted.max(min)) as u16 - reserve).min(queue as u16)
     }
@@ -326,8 +335,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn post_receive(&mut self, n: u32) -> Option<Work> {
         let transport = self.nexus(n).transport;
+        let first = matches!(self.nexus(n).state, State::Priming | State::ServerPriming);
         let state = self.transport(transport);
-        if state.cq_used >= state.limits.cq_depth {
+        let most = if first {
+            state.limits.cq_depth
+        } else {
+            state.cq_receives
+        };
+        if state.cq_used >= most {
             self.await_slot(n);
             return None;
         }
@@ -444,9 +459,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A posted receive came back: takes it off its queue.
     pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
         let tables = self.s.tables();
-        let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
+        let nexus = &mut tables.nexuses[n as usize];
         nexus.posted -= 1;
         self.g.transport(nexus.transport).cq_used -= 1;
+        if self.g.slot_waiters > 0 {
+            self.wake_slot_waiters();
+        }
+        let tables = self.s.tables();
+        let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
         if nexus.rq_head == slot {
             queue_pop!(slots, nexus.rq_head, nexus.rq_tail, next_free);
             return;

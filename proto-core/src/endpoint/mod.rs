@@ -95,6 +95,9 @@ pub(crate) struct TransportState {
     pub(crate) signal_every: u16,
     /// Work requests of all queues that can still produce a completion.
     pub(crate) cq_used: u32,
+    /// Receives are posted while fewer are used: what is above is for sends, which come back by
+    /// themselves. A receive comes back only when the peer sends, and it may wait for us.
+    pub(crate) cq_receives: u32,
     /// Nexuses with work, and with control outputs.
     pub(crate) ready: Queue,
     pub(crate) control: Queue,
@@ -109,6 +112,7 @@ impl TransportState {
         limits: TransportLimits::tcp(),
         signal_every: 1,
         cq_used: 0,
+        cq_receives: 0,
         ready: Queue::EMPTY,
         control: Queue::EMPTY,
         streams: List::EMPTY,
@@ -331,6 +335,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.g.transports[index] = TransportState {
             known: true,
+            cq_receives: limits.cq_depth - credit::SENDS,
             limits,
             signal_every: limits.signal_every.min(limits.sq_depth / 4).max(1),
             ..TransportState::UNKNOWN

@@ -183,6 +183,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         let (c, request) = (row.connection, row.kind == Kind::MsgReq);
+        if row.into.count > 0 {
+            // It had its data already.
+            self.task_event(t, TaskEvents::RETURNED);
+        }
         if request {
             self.connection(c).unanswered -= 1;
         }

@@ -201,7 +201,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn setup_frame_due(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if !self.nexus(n).setup_due || !self.room(n) {
+        if !self.nexus(n).setup_due {
+            return None;
+        }
+        if !self.room(n) {
+            self.await_room(n);
             return None;
         }
         let slot = self.frame_slot(n)?;
@@ -210,6 +214,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn next_online(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if !self.room(n) {
+            self.await_room(n);
             return None;
         }
         // Transfers first: one that is done may leave a READ_ACK behind.
@@ -381,6 +386,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot != NONE {
             self.free_slot(slot);
         }
+        if self.g.slot_waiters > 0 {
+            self.wake_slot_waiters();
+        }
         if t != NONE {
             self.work_done(t, kind, bytes, status);
         }
@@ -503,7 +511,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Control(Frames::FIN_RSP);
         }
         let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
-        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
+        let fin = row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first;
+        // A device does not order what it READs before the FIN.
+        if fin && !self.moves_directly(c) {
             return Pick::Control(Frames::FIN_REQ);
         }
         Pick::Nothing
@@ -548,6 +558,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let fits =
             used < limits.sq_depth && state.cq_used < limits.cq_depth && bytes < limits.sq_bytes;
         fits && self.g.work.free() > 0
+    }
+
+    /// A nexus without room is asked again when there may be some: of its own send queue it hears
+    /// anyway, of what all share only so.
+    fn await_room(&mut self, n: u32) {
+        let transport = self.nexus(n).transport;
+        let state = self.g.transport(transport);
+        if state.cq_used >= state.limits.cq_depth || self.g.work.free() == 0 {
+            self.await_slot(n);
+        }
     }
 
     /// Two places of the send queue are kept for control frames.

@@ -65,6 +65,7 @@ impl User for Actor {
             }
         }
         self.cancel_due(core, desk);
+        self.abort_due(core, desk);
         for line in 0..self.lines.len() as u32 {
             let l = &self.lines[line as usize];
             if l.is_open() && (l.left > 0 || l.ends_at > 0 || l.pending > 0 || l.is_idle()) {
@@ -141,14 +142,17 @@ impl Actor {
     fn sleep(&mut self, desk: &mut Desk<'_>) {
         let now = desk.env.now();
         let lines = self.lines.iter().filter(|line| line.is_open());
-        let ends = lines.clone().map(|line| line.ends_at).filter(|&at| at > 0);
+        // What was due and has not happened waits for something else.
+        let ends = lines.clone().map(|line| line.ends_at);
         let idle = lines.clone().filter(|line| line.is_idle());
         let waits = lines.filter(|line| line.pending > 0);
+        let aborts = self.lines.iter().map(|line| line.aborts_at);
         let next = [
+            aborts.filter(|&at| at > now).min(),
             self.errands.iter().map(|errand| errand.at).min(),
             self.due.front().map(|due| due.at),
             self.cancels.iter().map(|&(at, _)| at).min(),
-            ends.min(),
+            ends.filter(|&at| at > now).min(),
             waits
                 .map(|line| line.pending_until)
                 .filter(|&at| at > now)

@@ -53,6 +53,8 @@ pub(super) struct Line {
     pub(super) patience: u64,
     /// It ends then, whatever there is; 0 is never.
     pub(super) ends_at: u64,
+    /// It is aborted then although it is closing; 0 is never.
+    pub(super) aborts_at: u64,
     /// When something of it came or ended last, in nanoseconds.
     pub(super) stirred: u64,
     /// Messages and bytes of the peer's that were not given back, against application credits.
@@ -94,6 +96,7 @@ impl Line {
             asker: None,
             patience: errand.map_or(0, |errand| errand.patience),
             ends_at: 0,
+            aborts_at: 0,
             stirred: 0,
             hands: (0, 0),
         }
@@ -258,6 +261,14 @@ impl Actor {
             return;
         };
         l.closing_asked = true;
+        // Who has no patience does not wait for the close either.
+        if l.patience > 0 && l.closing != Closing::Abort && self.rng.flip() {
+            let after = self.rng.spread(1, 2 * l.patience);
+            l.aborts_at = desk.env.now() + after;
+            let at = l.aborts_at;
+            self.wake(desk, at);
+        }
+        let l = &self.lines[line as usize];
         let done = if its_way && l.closing == Closing::Abort {
             core.abort(desk.now, id)
         } else {
@@ -265,6 +276,22 @@ impl Actor {
         };
         if done.is_err() {
             self.sense(desk, format!("close of {id:?} was refused: {done:?}"));
+        }
+    }
+
+    /// Aborts what is closing for too long.
+    pub(super) fn abort_due(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        let now = desk.env.now();
+        for l in self.lines.iter_mut().filter(|l| l.aborts_at != 0) {
+            if l.over {
+                l.aborts_at = 0;
+            } else if l.aborts_at <= now
+                && let Some(id) = l.id
+            {
+                l.aborts_at = 0;
+                // Its last event may be on its way.
+                let _ = core.abort(desk.now, id);
+            }
         }
     }
 

@@ -15,6 +15,8 @@ mod tests;
 
 use core::fmt;
 
+use xio_proto::wire::status::TIMEOUT;
+
 pub use digest::Digest;
 
 /// Which kind of message.
@@ -299,6 +301,13 @@ struct Message {
     deadline: Option<u64>,
 }
 
+impl Message {
+    /// By the user that was to get it, or because that user was not asked in time.
+    fn was_refused(&self, code: u32) -> bool {
+        self.turned_away == Some(code) || code == TIMEOUT && !self.delivered
+    }
+}
+
 /// Takes facts and checks them.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -540,7 +549,7 @@ impl Ledger {
         }
         let agrees = match code {
             0 => m.delivered && m.receipt_code == 0,
-            code => m.delivered && m.receipt_code == code || m.turned_away == Some(code),
+            code => m.delivered && m.receipt_code == code || m.was_refused(code),
         };
         // A request whose data is refused is answered with the status, and its receipt says nothing.
         let refused = m.class == Class::Request && m.turned_away.is_some();
@@ -562,8 +571,8 @@ impl Ledger {
             .and_then(|answer| self.messages.get(answer as usize));
         let answer_len = answer.map(|answer| answer.len);
         let agrees = match why {
-            Refusal::ByPeer(code) => m.turned_away == Some(code),
-            Refusal::Here(code) => answer.is_some_and(|m| m.turned_away == Some(code)),
+            Refusal::ByPeer(code) => m.was_refused(code),
+            Refusal::Here(code) => answer.is_some_and(|m| m.was_refused(code)),
             Refusal::TooLong(len, max) => {
                 let answer = answer_len == Some(len) && max == m.room && m.room > 0;
                 // More than the peer ever takes, as became known when the connection was there.
@@ -673,7 +682,7 @@ impl Ledger {
         let fits = match m.class {
             Class::Request => !matches!(outcome, Outcome::Sent | Outcome::Receipt),
             Class::OneWay => {
-                let said = m.turned_away.is_some() || m.receipt_code != 0;
+                let said = m.turned_away.is_some() || m.receipt_code != 0 || !m.delivered;
                 let turned_away = outcome == Outcome::Receipt && said;
                 turned_away || !matches!(outcome, Outcome::Answered | Outcome::Receipt)
             }

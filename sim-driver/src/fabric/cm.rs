@@ -172,7 +172,12 @@ impl Fabric {
             call as u64,
             error as u64,
         );
-        if error == 0 { Ok(index) } else { Err(error) }
+        if error == 0 {
+            self.anything(env, index, 0);
+            Ok(index)
+        } else {
+            Err(error)
+        }
     }
 
     fn step(&self, env: &mut Env) -> u64 {
@@ -544,7 +549,9 @@ impl Fabric {
         self.taint(index);
         let kind = CmKind::from_number(env.rng.below(17) as u32);
         let status = env.rng.pick(&[0, 0, -errno::ETIMEDOUT, -errno::EINVAL, 28]);
-        let after = after + env.rng.spread(1, 50_000_000);
+        // Soon it meets the next step of connecting, late a connection at work or at its end.
+        let most = env.rng.pick(&[2_000, 200_000, 50_000_000]);
+        let after = after + env.rng.spread(1, most);
         self.give_with(env, index, after, kind, status, Vec::new());
     }
 
