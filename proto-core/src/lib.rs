@@ -88,8 +88,8 @@
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 336 | 2 |
-//! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
-//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
+//! | `tasks` | [`Task`](storage::Task) | 448 | 1 |
+//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 448 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
 //! | `work` | [`WorkEntry`](storage::WorkEntry) | 40 | 0 |
 //! | `sockets` | [`Socket`](storage::Socket) | 296 | 1 |

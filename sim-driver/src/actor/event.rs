@@ -31,6 +31,7 @@ fn event_number(event: &Event) -> (u64, u64) {
         Event::RegionReady { user, .. } => (19, user),
         Event::RegionFailed { user, .. } => (20, user),
         Event::RegionRevoked { user, .. } => (21, user),
+        Event::Portals { user, .. } => (22, user),
         _ => (18, 0),
     }
 }
@@ -296,6 +297,16 @@ impl Actor {
                 if let Some(message) = message {
                     self.release(core, desk, message);
                 }
+            }
+            Event::Portals {
+                connection,
+                list,
+                count,
+                unresolved,
+                ..
+            } => {
+                let line = self.line_of(connection);
+                self.check_portals(desk, line, list, (count, unresolved));
             }
             Event::Writable { connection, .. } => {
                 let line = self.line_of(connection);

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 
+use xio_proto::wire::portals;
 use xio_proto::{
     CommandError, ConnectOptions, SessionId, SessionOpen, SessionTicket, SlotId, Slots,
 };
@@ -533,6 +534,30 @@ impl Actor {
         let bytes = private.of(memory.slot(SlotId(private.slot)));
         if !l.is_client() || bytes != WELCOME {
             let text = format!("{} bytes of private data in {:?}", bytes.len(), l.side);
+            self.sense(desk, text);
+        }
+    }
+
+    /// Servers name one portal, by its address and maybe with a resource.
+    pub(super) fn check_portals(
+        &mut self,
+        desk: &mut Desk<'_>,
+        line: u32,
+        list: Span,
+        (count, unresolved): (u16, u16),
+    ) {
+        let memory = &desk.env.memory[desk.number as usize];
+        let named: Vec<_> = portals(list.of(memory.slot(SlotId(list.slot)))).collect();
+        let known = |text: &[u8]| {
+            let text = core::str::from_utf8(text).unwrap_or_default();
+            let (scheme, rest) = text.split_once("://").unwrap_or_default();
+            let authority = rest.split('/').next().unwrap_or_default();
+            matches!(scheme, "rdma" | "tcp") && authority.parse::<SocketAddr>().is_ok()
+        };
+        let good = named.len() == 1 && named.iter().all(|text| known(text));
+        let l = &self.lines[line as usize];
+        if !l.is_client() || !good || (count, unresolved) != (1, 0) {
+            let text = format!("{count} portals, {unresolved} unknown, in {:?}", l.side);
             self.sense(desk, text);
         }
     }
