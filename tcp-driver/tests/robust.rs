@@ -391,6 +391,14 @@ fn server_process() -> (Child, SocketAddr) {
     (child, at)
 }
 
+/// Stops a child, and waits until all its threads have heard of it.
+fn stop(pid: rustix::process::Pid) {
+    use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+    kill_process(pid, Signal::STOP).expect("a child");
+    let status = waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child");
+    assert!(status.is_some_and(|(_, status)| status.stopped()));
+}
+
 /// A peer that stops for longer than a message's deadline, and then is no more.
 #[test]
 fn a_peer_stops_and_is_killed() {
@@ -414,8 +422,7 @@ fn a_peer_stops_and_is_killed() {
                 Event::Response { task, .. } => {
                     client.release(task).expect("ours");
                     answers += 1;
-                    rustix::process::kill_process(pid, rustix::process::Signal::STOP)
-                        .expect("a child");
+                    stop(pid);
                     for user in 0..10 {
                         sent += 1;
                         request_by(&mut client, connection, user);
