@@ -92,7 +92,7 @@ pub struct Key(());
 
 /// What a command works on.
 pub struct Parts<'a, S, T, M> {
-    /// The driver's time.
+    /// The driver's time; of its last look at the device for a command that is not about time.
     pub now: Instant,
     /// The protocol.
     pub endpoint: &'a mut Endpoint<S, T>,
@@ -133,6 +133,9 @@ pub trait Driver {
 
     // How it works; behind a key that users cannot have.
 
+    /// The command that follows is about time: a driver that reads its clock once per look at its
+    /// device reads it now.
+    fn tick(&mut self, _key: Key) {}
     /// Runs a command on the endpoint.
     fn with<R>(
         &mut self,
@@ -260,7 +263,7 @@ pub trait Driver {
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
         let transport = self.transport();
-        self.with(Key(()), |p| {
+        self.timed(|p| {
             let endpoint = p.endpoint;
             endpoint.connect(p.now, transport, peer, open, options, p.slots)
         })
@@ -273,7 +276,7 @@ pub trait Driver {
         portals: &[&[u8]],
         private: &[u8],
     ) -> Result<ConnectionId, CommandError> {
-        self.with(Key(()), |p| {
+        self.timed(|p| {
             let endpoint = p.endpoint;
             endpoint.accept(p.now, session, user, portals, private, p.slots)
         })
@@ -285,23 +288,19 @@ pub trait Driver {
         reason: u32,
         private: &[u8],
     ) -> Result<(), CommandError> {
-        self.with(Key(()), |p| {
-            p.endpoint.reject(p.now, session, reason, private, p.slots)
-        })
+        self.timed(|p| p.endpoint.reject(p.now, session, reason, private, p.slots))
     }
     /// As [`Endpoint::redirect`].
     fn redirect(&mut self, session: SessionId, portals: &[&[u8]]) -> Result<(), CommandError> {
-        self.with(Key(()), |p| {
-            p.endpoint.redirect(p.now, session, portals, p.slots)
-        })
+        self.timed(|p| p.endpoint.redirect(p.now, session, portals, p.slots))
     }
     /// As [`Endpoint::close`].
     fn close(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.with(Key(()), |p| p.endpoint.close(p.now, connection))
+        self.timed(|p| p.endpoint.close(p.now, connection))
     }
     /// As [`Endpoint::abort`].
     fn abort(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.with(Key(()), |p| p.endpoint.abort(p.now, connection))
+        self.timed(|p| p.endpoint.abort(p.now, connection))
     }
     /// As [`Endpoint::reserve_slot`].
     fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
@@ -384,7 +383,7 @@ pub trait Driver {
         ticket: &SessionTicket,
         user: u64,
     ) -> Result<SessionId, CommandError> {
-        self.with(Key(()), |p| p.endpoint.import_session(p.now, ticket, user))
+        self.timed(|p| p.endpoint.import_session(p.now, ticket, user))
     }
     /// As [`Endpoint::join`].
     fn join(
@@ -394,14 +393,24 @@ pub trait Driver {
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
         let transport = self.transport();
-        self.with(Key(()), |p| {
+        self.timed(|p| {
             let endpoint = p.endpoint;
             endpoint.join(p.now, session, transport, portal, options)
         })
     }
     /// The driver's time: what a message's deadline is reckoned from.
     fn now(&mut self) -> Instant {
-        self.with(Key(()), |p| p.now)
+        self.timed(|p| p.now)
+    }
+
+    /// Runs a command that needs the time of now.
+    #[doc(hidden)]
+    fn timed<R>(
+        &mut self,
+        run: impl FnOnce(Parts<'_, Self::Storage, Self::Trace, Self::Slots>) -> R,
+    ) -> R {
+        self.tick(Key(()));
+        self.with(Key(()), run)
     }
 
     /// Runs a command that names memory, and notes which buffers it took.
