@@ -269,8 +269,8 @@ pub(crate) enum Faults {
 /// `xio replay`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  xio sim --seed 17 --record 17.rec\n  xio replay 17.rec | less\n  \
-                  xio replay 17.rec --follow 2\n\nA number and an input, then behind = what came of \
+    after_help = "Examples:\n  xio replay 17.rec | less\n  xio replay 17.rec --follow 2\n\nA recording is made \
+                  with `xio sim --seed 17 --record 17.rec`.\n\nA number and an input, then behind = what came of \
                   it; polls that found nothing are left out.\nExit status: 0 when the recording is \
                   whole and everything came out as recorded, else 1."
 )]

@@ -4,7 +4,9 @@
 //! module paths: `xio`, `xio_decode`.
 
 use anyhow::{Context as _, Result};
+use tracing::Level;
 use tracing_subscriber::EnvFilter;
+use xio_proto::{MACHINES, Trace};
 
 /// The variable that says what is shown, before `-v`.
 const VARIABLE: &str = "XIO_LOG";
@@ -31,4 +33,46 @@ pub(crate) fn start(verbose: u8) -> Result<()> {
         .without_time();
     subscriber.init();
     Ok(())
+}
+
+/// A driver of sockets whose endpoint's transitions are shown.
+pub(crate) type TcpDriver = xio_tcp::TcpDriver<Events>;
+
+/// Shows the transitions of an endpoint: those of messages as `trace`, all others as `debug`.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Events {
+    endpoint: u8,
+    /// Whether anything is shown at all, asked once: messages have many transitions.
+    is_on: bool,
+}
+
+impl Events {
+    /// Those of an endpoint of this number.
+    pub(crate) fn new(endpoint: u8) -> Self {
+        let is_on = tracing::enabled!(Level::DEBUG);
+        Self { endpoint, is_on }
+    }
+}
+
+impl Trace for Events {
+    fn transition(&mut self, machine: u8, index: u32, state: u8, input: u8, next: u8) {
+        if !self.is_on {
+            return;
+        }
+        let machine = &MACHINES[usize::from(machine)];
+        let [state, next] = [state, next].map(|n| machine.states[usize::from(n)]);
+        let input = machine.inputs[usize::from(input)];
+        let (endpoint, name) = (self.endpoint, machine.name);
+        if name == "task" {
+            tracing::trace!(endpoint, "{name} {index}: {state} + {input} => {next}");
+        } else {
+            tracing::debug!(endpoint, "{name} {index}: {state} + {input} => {next}");
+        }
+    }
+
+    fn mark(&mut self, name: &'static str) {
+        if self.is_on {
+            tracing::debug!(endpoint = self.endpoint, "{name}");
+        }
+    }
 }

@@ -9,9 +9,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use xio_proto::driver::Driver;
 use xio_proto::{ConnectOptions, Reason};
-use xio_tcp::TcpDriver;
 
 use crate::args::{PingArgs, Stream};
+use crate::logging::TcpDriver;
 use crate::output::{Count, Nanos, Output};
 use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
 use crate::talk::clock::now;

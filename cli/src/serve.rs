@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use xio_proto::driver::Driver;
 use xio_proto::{Event, ListenOptions};
-use xio_tcp::TcpDriver;
 
 use crate::args::ServeArgs;
+use crate::logging::TcpDriver;
 use crate::output::{Count, Output};
 use crate::talk::clock::now;
 use crate::talk::server::{Counts, Server, Welcome};

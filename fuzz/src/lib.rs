@@ -7,7 +7,9 @@
 //! no recording has that kind; all others were found by `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod frame;
+mod ops;
 mod stream;
 
 use xio_proto::wire::{Bounds, Framing};
@@ -20,6 +22,9 @@ pub const TARGETS: &[Target] = &[
     ("decode", decode),
     ("wire_rdma", wire_rdma),
     ("wire_tcp", wire_tcp),
+    ("ops", ops),
+    ("hostile_peer", hostile_peer),
+    ("tcp_stream", tcp_stream),
 ];
 
 /// A frame is judged under each of these: so narrow that short inputs reach every limit, what
@@ -72,6 +77,31 @@ pub fn wire_tcp(data: &[u8]) {
     }
 }
 
+/// The input is a list of decisions: what users, wire and devices of two endpoints do next.
+///
+/// After each step the invariants of the endpoint hold; in the end each message has had one
+/// outcome, and everything is back.
+pub fn ops(data: &[u8]) {
+    let _ = ops::run(data);
+}
+
+/// The input is a list of decisions of peers that send well-formed frames in illegal orders, with
+/// forged ids, lengths, credits and keys, and of a user who calls whatever comes to mind.
+///
+/// No invariant breaks, and everything is back in the end.
+pub fn hostile_peer(data: &[u8]) {
+    let _ = xio_tests::hostile::run(data);
+}
+
+/// The input is what the sockets of a peer bring to an endpoint, as in [`wire_tcp`]; the upper bits
+/// of byte 0 say how the bytes are cut, what the user does, and that the endpoint is the one that
+/// connects.
+///
+/// No invariant breaks, and everything is back in the end.
+pub fn tcp_stream(data: &[u8]) {
+    let _ = bytes::run(data);
+}
+
 /// The input is a file that somebody wants decoded: a capture, hex text, bytes.
 ///
 /// It is refused, or something is told of it: never more often than it has bytes, and nothing that
@@ -90,5 +120,52 @@ pub fn decode(data: &[u8]) {
     if let Ok(summary) = result {
         assert!(summary.frames <= told && summary.malformed <= summary.frames);
         assert!(!summary.to_string().is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn some_bytes(seed: u64, len: usize) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn any_bytes_are_fair_and_lives_have_something_in_them() {
+        let mut taken = 0;
+        for seed in 1..=400 {
+            let bytes = some_bytes(seed, 1200);
+            taken += ops::run(&bytes);
+            for (_, target) in TARGETS {
+                target(&bytes);
+            }
+        }
+        assert!(taken > 200, "only {taken} messages came through");
+    }
+
+    #[test]
+    fn recorded_streams_bring_their_messages_however_they_are_cut() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/wire_tcp");
+        for name in ["basic", "burst", "single", "oneway", "flags"] {
+            let file = corpus.join(format!("seed-stream-{name}-client-1"));
+            let mut bytes = fs::read(&file).expect("a seed");
+            let whole = bytes::run(&bytes);
+            assert!(whole > 0, "{name} brings no message");
+            for cut in 1..3 {
+                bytes[0] = (bytes[0] & !0x0c) | cut << 2;
+                assert_eq!(bytes::run(&bytes), whole, "{name}, cut {cut}");
+            }
+        }
     }
 }

@@ -226,7 +226,7 @@ pub struct TransportLimits {
     pub sq_depth: u16,
     /// Bytes that may be unfinished on one send queue.
     pub sq_bytes: u64,
-    /// Work requests on one receive queue, at least `min_grant + 2` unless it is shared.
+    /// Work requests on one receive queue, or on the shared one; at least `min_grant + 2`.
     pub rq_depth: u16,
     /// Entries of the completion queue that all queue pairs share, at least 8.
     pub cq_depth: u32,
@@ -238,7 +238,8 @@ pub struct TransportLimits {
     pub max_reads: u8,
     /// Largest message of the device in bytes.
     pub max_message: u32,
-    /// One receive queue for all queue pairs (PROTOCOL.md 16: not accounted for yet).
+    /// One receive queue for all queue pairs (PROTOCOL.md 6.5). Its completions are told with
+    /// [`handle_shared_completion`](crate::Endpoint::handle_shared_completion).
     pub shared_receive_queue: bool,
     /// A send is signalled at least every so many (1 signals each).
     pub signal_every: u16,

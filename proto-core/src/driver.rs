@@ -10,8 +10,8 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use core::time::Duration;
 
-use crate::config::{ConnectOptions, ListenOptions, TransportLimits};
-use crate::endpoint::{Endpoint, Message, RequestOptions, SessionOpen, SessionTicket};
+use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory, TransportLimits};
+use crate::endpoint::{ConfigError, Endpoint, Message, RequestOptions, SessionOpen, SessionTicket};
 use crate::error::CommandError;
 use crate::event::{Data, Event};
 use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId, TransportId};
@@ -92,8 +92,6 @@ pub struct Key(());
 
 /// What a command works on.
 pub struct Parts<'a, S, T, M> {
-    /// The driver's time; of its last look at the device for a command that is not about time.
-    pub now: Instant,
     /// The protocol.
     pub endpoint: &'a mut Endpoint<S, T>,
     /// The driver's slots.
@@ -131,11 +129,11 @@ pub trait Driver {
     /// Where a listener is bound, as soon as it is: the port of one that asked for port 0.
     fn listening(&self, listener: ListenerId) -> Option<SocketAddr>;
 
+    /// The driver's time: what a message's deadline is reckoned from.
+    fn now(&mut self) -> Instant;
+
     // How it works; behind a key that users cannot have.
 
-    /// The command that follows is about time: a driver that reads its clock once per look at its
-    /// device reads it now.
-    fn tick(&mut self, _key: Key) {}
     /// Runs a command on the endpoint.
     fn with<R>(
         &mut self,
@@ -154,6 +152,8 @@ pub trait Driver {
     fn unhold(&mut self, _key: Key, _segments: &[Segment]) {}
     /// The buffers of these segments are in flight with a message.
     fn lend(&mut self, key: Key, task: TaskId, segments: &[Segment]);
+    /// The buffer is the endpoint's from now on, for good.
+    fn keep(&mut self, key: Key, buffer: BufferId);
     /// All buffers of a message are back.
     fn give_back(&mut self, key: Key, task: TaskId);
     /// An event of the endpoint's, unless the driver holds one that is older.
@@ -262,10 +262,10 @@ pub trait Driver {
         open: &SessionOpen<'_>,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
-        let transport = self.transport();
-        self.timed(|p| {
+        let (now, transport) = (self.now(), self.transport());
+        self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.connect(p.now, transport, peer, open, options, p.slots)
+            endpoint.connect(now, transport, peer, open, options, p.slots)
         })
     }
     /// As [`Endpoint::accept`].
@@ -276,9 +276,10 @@ pub trait Driver {
         portals: &[&[u8]],
         private: &[u8],
     ) -> Result<ConnectionId, CommandError> {
-        self.timed(|p| {
+        let now = self.now();
+        self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.accept(p.now, session, user, portals, private, p.slots)
+            endpoint.accept(now, session, user, portals, private, p.slots)
         })
     }
     /// As [`Endpoint::reject`].
@@ -288,19 +289,27 @@ pub trait Driver {
         reason: u32,
         private: &[u8],
     ) -> Result<(), CommandError> {
-        self.timed(|p| p.endpoint.reject(p.now, session, reason, private, p.slots))
+        let now = self.now();
+        self.with(Key(()), |p| {
+            p.endpoint.reject(now, session, reason, private, p.slots)
+        })
     }
     /// As [`Endpoint::redirect`].
     fn redirect(&mut self, session: SessionId, portals: &[&[u8]]) -> Result<(), CommandError> {
-        self.timed(|p| p.endpoint.redirect(p.now, session, portals, p.slots))
+        let now = self.now();
+        self.with(Key(()), |p| {
+            p.endpoint.redirect(now, session, portals, p.slots)
+        })
     }
     /// As [`Endpoint::close`].
     fn close(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.timed(|p| p.endpoint.close(p.now, connection))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.close(now, connection))
     }
     /// As [`Endpoint::abort`].
     fn abort(&mut self, connection: ConnectionId) -> Result<(), CommandError> {
-        self.timed(|p| p.endpoint.abort(p.now, connection))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.abort(now, connection))
     }
     /// As [`Endpoint::reserve_slot`].
     fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
@@ -350,6 +359,47 @@ pub trait Driver {
         })?;
         Ok(())
     }
+    /// Lends the endpoint memory for payloads, so many chunks of so many bytes, as
+    /// [`Endpoint::add_pool`]: connections with such a [policy](Self::set_policy) take theirs from
+    /// it and do not ask. Once, and for good.
+    ///
+    /// # Errors
+    /// As [`Endpoint::add_pool`], and when the driver has not so much memory.
+    fn add_pool(&mut self, chunk: u32, chunks: u16) -> Result<(), ConfigError> {
+        let bytes = chunk as usize * usize::from(chunks);
+        let none = |bound| ConfigError {
+            what: "bytes of a pool",
+            value: bytes as u64,
+            bound,
+        };
+        let buffer = self.allocate(bytes).map_err(|error| match error {
+            BufferError::NoRoom { have, .. } => none(have),
+            _ => none(0),
+        })?;
+        let first = self.segment(buffer, 0..bytes.min(1)).map_err(|_| none(0))?;
+        let transport = self.transport();
+        let memory = PoolMemory {
+            addr: first.addr,
+            lkey: first.lkey,
+            chunk,
+            chunks,
+        };
+        let added = self.with(Key(()), |p| p.endpoint.add_pool(transport, memory));
+        match added {
+            Ok(()) => self.keep(Key(()), buffer),
+            // It was never lent.
+            Err(_) => drop(self.free(buffer)),
+        }
+        added
+    }
+    /// As [`Endpoint::set_policy`].
+    fn set_policy(
+        &mut self,
+        connection: ConnectionId,
+        policy: ConnectionPolicy,
+    ) -> Result<(), CommandError> {
+        self.with(Key(()), |p| p.endpoint.set_policy(connection, policy))
+    }
     /// As [`Endpoint::refuse`].
     fn refuse(&mut self, task: TaskId, status: u32) -> Result<(), CommandError> {
         self.with(Key(()), |p| p.endpoint.refuse(task, status))
@@ -383,7 +433,8 @@ pub trait Driver {
         ticket: &SessionTicket,
         user: u64,
     ) -> Result<SessionId, CommandError> {
-        self.timed(|p| p.endpoint.import_session(p.now, ticket, user))
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.import_session(now, ticket, user))
     }
     /// As [`Endpoint::join`].
     fn join(
@@ -392,27 +443,12 @@ pub trait Driver {
         portal: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<ConnectionId, CommandError> {
-        let transport = self.transport();
-        self.timed(|p| {
+        let (now, transport) = (self.now(), self.transport());
+        self.with(Key(()), |p| {
             let endpoint = p.endpoint;
-            endpoint.join(p.now, session, transport, portal, options)
+            endpoint.join(now, session, transport, portal, options)
         })
     }
-    /// The driver's time: what a message's deadline is reckoned from.
-    fn now(&mut self) -> Instant {
-        self.timed(|p| p.now)
-    }
-
-    /// Runs a command that needs the time of now.
-    #[doc(hidden)]
-    fn timed<R>(
-        &mut self,
-        run: impl FnOnce(Parts<'_, Self::Storage, Self::Trace, Self::Slots>) -> R,
-    ) -> R {
-        self.tick(Key(()));
-        self.with(Key(()), run)
-    }
-
     /// Runs a command that names memory, and notes which buffers it took.
     #[doc(hidden)]
     fn submit(

@@ -59,6 +59,23 @@ pub enum Event {
         /// The peer's private data.
         private: Span,
     },
+    /// The server names portals: where the session goes on. They are tried in their order, those
+    /// with numeric addresses first; one with a host name is tried when
+    /// [`resolve_portal`](crate::Endpoint::resolve_portal) says what it means. `Established` or
+    /// `ConnectFailed` follows.
+    Portals {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+        /// The list, readable until the next call that changes the endpoint:
+        /// [`wire::portals`](crate::wire::portals) takes it apart.
+        list: Span,
+        /// How many there are.
+        count: u16,
+        /// Of them: those with host names.
+        unresolved: u16,
+    },
     /// The connection is ready for messages.
     Established {
         /// The connection.
@@ -252,6 +269,14 @@ pub enum Event {
     RegionRevoked {
         /// The region.
         region: RegionId,
+        /// Its user value.
+        user: u64,
+    },
+    /// The device that a listener was on is gone, and the listener with it. What was accepted there
+    /// is told of by itself.
+    ListenerLost {
+        /// The listener.
+        listener: ListenerId,
         /// Its user value.
         user: u64,
     },

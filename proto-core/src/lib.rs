@@ -34,7 +34,9 @@
 //!
 //! **Drain rule.** After any command or input poll all outputs until none has anything more, then
 //! wait for the device or for `poll_timeout`. In which order they are polled, and how many at a
-//! time, changes nothing. A work request that was polled is posted, or reported with
+//! time, changes nothing; but hearing an event is more than looking, since it may give back memory
+//! that can be granted, and make a receipt due. When events are heard, before or after the work of
+//! the moment, shows in credits and in where receipts stand, in no outcome. A work request that was polled is posted, or reported with
 //! [`handle_post_failed`](Endpoint::handle_post_failed).
 //!
 //! **Everything that enters is an [`Input`].** Each method of kinds 2 to 4 (but `poll_timeout`, which
@@ -82,10 +84,10 @@
 //!
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
-//! | `listeners` | [`Listener`](storage::Listener) | 64 | 0 |
+//! | `listeners` | [`Listener`](storage::Listener) | 72 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
-//! | `sessions` | [`Session`](storage::Session) | 96 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 304 | 2 |
+//! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
+//! | `connections` | [`Connection`](storage::Connection) | 336 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -96,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 96 + 304 + 4 × 16 = 720 bytes. The slots' own bytes are the
+//! connection of its own takes 256 + 264 + 336 + 4 × 16 = 920 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use xio_proto::driver::{BufferError, BufferId, Capabilities, Driver, Key, Parts};
 use xio_proto::{
-    CommandError, ConfigError, Control, Data, Endpoint, Event, ListenOptions, ListenerId, Segment,
-    TaskId, TransportId, Work,
+    CommandError, ConfigError, Control, Data, Endpoint, Event, Instant, ListenOptions, ListenerId,
+    Segment, TaskId, TransportId, Work,
 };
 
 use crate::driver::{Core, Desk, User};
@@ -135,6 +135,11 @@ impl Driver for SimNode {
         found.map(|(_, address)| *address)
     }
 
+    fn now(&mut self) -> Instant {
+        let world = self.world.borrow();
+        world.driver(self.number).now(&world.env)
+    }
+
     fn with<R>(
         &mut self,
         _: Key,
@@ -144,12 +149,8 @@ impl Driver for SimNode {
         self.world
             .borrow_mut()
             .act(self.number, |_, endpoint, desk| {
-                let (now, slots) = (desk.now, desk.memory());
-                result = Some(run(Parts {
-                    now,
-                    endpoint,
-                    slots,
-                }));
+                let slots = desk.memory();
+                result = Some(run(Parts { endpoint, slots }));
             });
         result.expect("no endpoint dies without faults")
     }
@@ -188,6 +189,13 @@ impl Driver for SimNode {
                 self.buffers[place].lent += 1;
                 self.leases.entry(task.index()).or_default().push(place);
             }
+        }
+    }
+
+    fn keep(&mut self, _: Key, id: BufferId) {
+        if let Ok(buffer) = self.idle(id) {
+            self.buffers[id.index()].lent += 1;
+            self.memory(|memory| memory.hold(buffer.lkey));
         }
     }
 

@@ -75,8 +75,11 @@ pub(crate) async fn serve(
     };
     let listener = tcp.listen(address, &options)?;
     told(tcp.listening(listener).ok_or("the address is in use")?);
-    // SAFETY: the driver keeps this one descriptor, its event queue, from its making to its drop.
-    let mut tcp = unsafe { AsyncFd::register_with_interest(tcp, Interest::READABLE)? };
+    #[allow(
+        deprecated,
+        reason = "the driver's descriptor lives as long as the driver"
+    )]
+    let mut tcp = AsyncFd::with_interest(tcp, Interest::READABLE)?;
     while connections > 0 {
         let event = next_event(&mut tcp).await?;
         connections -= u32::from(matches!(event, Event::Closed { .. }));

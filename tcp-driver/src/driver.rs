@@ -235,6 +235,24 @@ impl<T: Trace> TcpDriver<T> {
         self.ahead.is_some()
     }
 
+    /// Waits for the system; looks without sleeping first, if that is wanted.
+    fn wait(&mut self, patience: Option<Duration>) -> std::io::Result<()> {
+        let spin = self.io.options.spin;
+        if !spin.is_zero() && patience != Some(Duration::ZERO) {
+            let spin = patience.map_or(spin, |patience| spin.min(patience));
+            let until = self.core.now.after(spin);
+            while self.reading() < until {
+                if self.io.wait(&mut self.core, Some(Duration::ZERO))? {
+                    return Ok(());
+                }
+            }
+            if patience == Some(spin) {
+                return Ok(());
+            }
+        }
+        self.io.wait(&mut self.core, patience).map(drop)
+    }
+
     /// How long to wait for the system now.
     fn patience(&self, until: Option<Instant>) -> Option<Duration> {
         if self.ahead.is_some() || self.io.busy(&self.core) {
@@ -281,14 +299,14 @@ impl<T: Trace> Driver for TcpDriver<T> {
         self.io.listening(listener.index())
     }
 
-    fn tick(&mut self, _: Key) {
+    fn now(&mut self) -> Instant {
         self.core.now = self.reading();
+        self.core.now
     }
 
     fn with<R>(&mut self, _: Key, run: impl FnOnce(Parts<'_, Boxed, T, SlotPool>) -> R) -> R {
         let core = &mut self.core;
         run(Parts {
-            now: core.now,
             endpoint: &mut core.endpoint,
             slots: &mut core.slots,
         })
@@ -308,6 +326,10 @@ impl<T: Trace> Driver for TcpDriver<T> {
 
     fn lend(&mut self, _: Key, task: TaskId, segments: &[Segment]) {
         self.core.pool.lend(task, segments);
+    }
+
+    fn keep(&mut self, _: Key, buffer: BufferId) {
+        self.core.pool.keep(buffer);
     }
 
     fn give_back(&mut self, _: Key, task: TaskId) {
@@ -340,9 +362,7 @@ impl<T: Trace> Driver for TcpDriver<T> {
             if patience != Some(Duration::ZERO) && self.io.waker.sleep() {
                 patience = Some(Duration::ZERO);
             }
-            self.io
-                .wait(&mut self.core, patience)
-                .map_err(Error::Events)?;
+            self.wait(patience).map_err(Error::Events)?;
             self.unseen = false;
             woken |= self.io.waker.awake();
             self.core.now = self.reading();

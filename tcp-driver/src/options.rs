@@ -17,6 +17,10 @@ pub struct Options {
     /// Keepalive probes of TCP after so long without traffic; `None` for none. xio has its own
     /// keepalive, which notices a peer that hangs as well.
     pub keepalive: Option<Duration>,
+    /// How long a poll looks again and again before it sleeps. Zero, the default, sleeps at once;
+    /// some ten microseconds spare peers that answer fast the time to fall asleep and wake up, at
+    /// the price of a busy core.
+    pub spin: Duration,
     /// Bytes read from one socket before others get a turn, at least 1.
     pub read_budget: usize,
     /// Bytes written to one transport connection before others get a turn, at least 1.
@@ -41,6 +45,7 @@ impl Default for Options {
             receive_buffer: None,
             user_timeout: None,
             keepalive: None,
+            spin: Duration::ZERO,
             read_budget: 256 << 10,
             write_budget: 1 << 20,
             accept_budget: 64,

@@ -37,6 +37,8 @@ impl Slots for SlotPool {
 /// place in the table, plus one, so that no address is 0 (PROTOCOL.md 3.4).
 const OFFSET_BITS: u32 = 40;
 const NONE: u32 = u32::MAX;
+/// Uses of a buffer that never ends being in flight.
+const KEPT: u32 = u32::MAX / 2;
 
 #[derive(Debug)]
 struct Buffer {
@@ -192,6 +194,13 @@ impl Pool {
         }
     }
 
+    /// The buffer is in flight for good.
+    pub(crate) fn keep(&mut self, id: BufferId) {
+        if let Ok(buffer) = self.idle(id) {
+            buffer.lent = KEPT;
+        }
+    }
+
     pub(crate) fn give_back(&mut self, task: TaskId) {
         let mut at = core::mem::replace(&mut self.leases_of[task.index()], NONE);
         while at != NONE {
@@ -203,8 +212,9 @@ impl Pool {
         }
     }
 
-    /// Segments in flight, of all buffers.
+    /// Segments in flight, of all buffers but those that are kept.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.buffers.iter().map(|b| b.lent).sum()
+        let lent = self.buffers.iter().map(|b| b.lent);
+        lent.filter(|lent| *lent < KEPT).sum()
     }
 }

@@ -27,6 +27,7 @@ macro_rules! conformance_suite {
             a_server_asks_its_client,
             many_messages_are_under_way,
             a_payload_is_refused,
+            payloads_go_into_the_pool,
             a_deadline_passes,
             a_message_is_cancelled,
             a_client_closes,

@@ -33,7 +33,8 @@ impl<'a> Choices<'a> {
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
-    fn byte(&mut self) -> u8 {
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
         match self.bytes.split_first() {
             Some((first, rest)) => {
                 self.bytes = rest;
@@ -42,13 +43,16 @@ impl<'a> Choices<'a> {
             None => 0,
         }
     }
-    fn below(&mut self, limit: usize) -> usize {
+    /// A number below `limit` and 256.
+    pub fn below(&mut self, limit: usize) -> usize {
         usize::from(self.byte()) % limit.max(1)
     }
-    fn word(&mut self) -> u32 {
+    /// Four bytes.
+    pub fn word(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
-    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
+    /// One of some; `None` when there are none.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
         if of.is_empty() {
             None
         } else {

@@ -14,6 +14,8 @@ use xio_proto::{
     Work, WorkStatus, WrId,
 };
 
+use crate::stream_pair::Rng;
+
 /// Slots in one allocation.
 #[derive(Debug)]
 pub struct SlotPool {
@@ -80,7 +82,11 @@ pub struct Side {
     pub deaf: bool,
     /// Bytes of every frame sent, in order.
     pub sent: Vec<Vec<u8>>,
+    /// The transport connection of each.
+    pub sent_on: Vec<NexusId>,
     queue_pairs: Vec<QueuePair>,
+    /// The receive queue of all queue pairs, if that is how it is.
+    shared: Option<VecDeque<(WrId, SlotId)>>,
     pub(crate) listener: Option<ListenerId>,
 }
 
@@ -104,7 +110,9 @@ impl Side {
             events: VecDeque::new(),
             deaf: false,
             sent: Vec::new(),
+            sent_on: Vec::new(),
             queue_pairs: Vec::new(),
+            shared: limits.shared_receive_queue.then(VecDeque::new),
             listener: None,
         }
     }
@@ -140,6 +148,13 @@ impl Side {
         bytes
     }
 
+    fn receives(&mut self, queue_pair: usize) -> &mut VecDeque<(WrId, SlotId)> {
+        match &mut self.shared {
+            Some(shared) => shared,
+            None => &mut self.queue_pairs[queue_pair].receives,
+        }
+    }
+
     fn queue_pair(&mut self, nexus: NexusId) -> &mut QueuePair {
         let index = nexus.index();
         if self.queue_pairs.len() <= index {
@@ -157,12 +172,44 @@ pub struct Pair {
     pub now: Instant,
     /// Changes frames of a side on their way.
     pub tamper: Option<fn(usize, &mut [u8])>,
+    /// Invariants are checked every so many rounds.
+    pub check_every: u64,
+    rounds: u64,
+    /// Addresses that cannot be resolved.
+    pub unreachable: Vec<SocketAddr>,
     /// READs stay under way until [`Pair::finish_reads`], and so does what a side posts after one,
     /// as a queue completes in order.
     pub slow_reads: bool,
     /// The test itself says when a region is revoked.
     pub slow_revoke: bool,
     reads: VecDeque<(usize, Work)>,
+    /// Outputs are polled in an order and in batches that this decides, all of one side before
+    /// any is carried out; without it in a fixed order, and each is carried out at once.
+    pub schedule: Option<Schedule>,
+}
+
+/// Decides what is polled next.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// Chance.
+    pub rng: Rng,
+    /// Events are polled between the others; otherwise when the others have given all they had,
+    /// and then all of them.
+    pub mixed: bool,
+}
+
+/// Polls of one kind in a row: often few.
+fn batch(rng: &mut Rng) -> usize {
+    let most = [1, 3, 40][rng.below(3)];
+    1 + rng.below(most)
+}
+
+/// What one side wants, polled until it is dry.
+#[derive(Default)]
+struct Wanted {
+    controls: Vec<Control>,
+    works: Vec<Work>,
+    events: Vec<Event>,
 }
 
 /// Where the second side listens.
@@ -172,15 +219,43 @@ const CLIENT: &str = "10.0.0.1:1";
 impl Pair {
     /// Two endpoints over a perfect RDMA wire.
     pub fn rdma(config: impl Fn(u8) -> Config, counts: &Counts) -> Self {
-        let side = |i| Side::new(config(i), counts, TransportLimits::rdma());
+        Self::rdma_with(config, counts, TransportLimits::rdma())
+    }
+
+    /// As [`rdma`](Self::rdma), over devices with these limits.
+    pub fn rdma_with(
+        config: impl Fn(u8) -> Config,
+        counts: &Counts,
+        limits: TransportLimits,
+    ) -> Self {
+        Self::with_limits(config, counts, |_| limits)
+    }
+
+    /// As [`rdma`](Self::rdma), over devices with limits of their own.
+    pub fn with_limits(
+        config: impl Fn(u8) -> Config,
+        counts: &Counts,
+        limits: impl Fn(u8) -> TransportLimits,
+    ) -> Self {
+        let side = |i| Side::new(config(i), counts, limits(i));
         Self {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
             tamper: None,
+            unreachable: Vec::new(),
+            check_every: 1,
+            rounds: 0,
             slow_reads: false,
             slow_revoke: false,
             reads: VecDeque::new(),
+            schedule: None,
         }
+    }
+
+    /// The transport connection that a side made first.
+    pub fn nexus(&self, i: usize) -> NexusId {
+        let first = self.sides[i].queue_pairs.first();
+        first.and_then(|queue_pair| queue_pair.id).expect("one")
     }
 
     /// Small tables that are enough for most tests.
@@ -213,10 +288,81 @@ impl Pair {
         self.run();
     }
 
+    /// Polls one side until it is dry, as the schedule says.
+    fn poll(&mut self, i: usize, schedule: &mut Schedule) -> Wanted {
+        let side = &mut self.sides[i];
+        let rng = &mut schedule.rng;
+        let mut wanted = Wanted::default();
+        let mut dry = [false; 3];
+        while dry != [true; 3] {
+            let kind = match dry {
+                _ if schedule.mixed => rng.below(3),
+                [true, true, _] => 2,
+                _ => rng.below(2),
+            };
+            let most = match kind {
+                2 if !schedule.mixed => usize::MAX,
+                _ => batch(rng),
+            };
+            for _ in 0..most {
+                let more = match kind {
+                    0 => {
+                        let control = side.endpoint.poll_control(side.transport);
+                        wanted.controls.extend(control);
+                        control.is_some()
+                    }
+                    1 => {
+                        let work = side.endpoint.poll_work(side.transport, &mut side.slots);
+                        wanted.works.extend(work);
+                        work.is_some()
+                    }
+                    _ => {
+                        let event = side.endpoint.poll_event();
+                        wanted.events.extend(event);
+                        event.is_some()
+                    }
+                };
+                side.endpoint.check_invariants();
+                if more {
+                    // What was polled may have made more of the others due.
+                    dry = [false; 3];
+                } else {
+                    dry[kind] = true;
+                    break;
+                }
+            }
+        }
+        wanted
+    }
+
+    /// As [`run`](Self::run), by a schedule.
+    fn run_scheduled(&mut self, schedule: &mut Schedule) {
+        let mut busy = true;
+        while std::mem::take(&mut busy) {
+            for i in 0..2 {
+                let wanted = self.poll(i, schedule);
+                busy |= !wanted.controls.is_empty() || !wanted.works.is_empty();
+                for control in wanted.controls {
+                    self.control(i, control);
+                }
+                for work in wanted.works {
+                    self.work(i, work);
+                }
+                self.sides[i].events.extend(wanted.events);
+            }
+        }
+    }
+
     /// Carries out everything both sides want done, until neither wants anything.
     pub fn run(&mut self) {
+        if let Some(mut schedule) = self.schedule.take() {
+            self.run_scheduled(&mut schedule);
+            self.schedule = Some(schedule);
+            return;
+        }
         loop {
             let mut busy = false;
+            self.rounds += 1;
             for i in 0..2 {
                 while let Some(control) = {
                     let side = &mut self.sides[i];
@@ -232,7 +378,9 @@ impl Pair {
                     busy = true;
                     self.work(i, work);
                 }
-                self.sides[i].endpoint.check_invariants();
+                if self.rounds.is_multiple_of(self.check_every) {
+                    self.sides[i].endpoint.check_invariants();
+                }
                 while !self.sides[i].deaf
                     && let Some(event) = self.sides[i].endpoint.poll_event()
                 {
@@ -270,6 +418,10 @@ impl Pair {
 
     fn control(&mut self, i: usize, control: Control) {
         match control {
+            Control::ResolveAddress { nexus, peer, .. } if self.unreachable.contains(&peer) => {
+                let failed = CmEvent::failed(CmKind::AddrError, -110);
+                self.sides[i].endpoint.handle_cm(self.now, nexus, failed);
+            }
             Control::ResolveAddress { nexus, .. } => self.cm(i, nexus, CmKind::AddrResolved),
             Control::ResolveRoute { nexus, .. } => self.cm(i, nexus, CmKind::RouteResolved),
             Control::CreateQueuePair { nexus } => {
@@ -366,6 +518,11 @@ impl Pair {
     }
 
     fn drain(&mut self, i: usize, nexus: NexusId) {
+        if self.sides[i].shared.is_some() {
+            let endpoint = &mut self.sides[i].endpoint;
+            endpoint.handle_last_receive(self.now, nexus);
+            return;
+        }
         let receives = std::mem::take(&mut self.sides[i].queue_pair(nexus).receives);
         for (wr, _) in receives {
             self.complete(i, wr, WorkStatus::Flushed, 0);
@@ -382,15 +539,30 @@ impl Pair {
     fn deliver(&mut self, j: usize, peer: usize) {
         loop {
             let side = &mut self.sides[j];
-            let queue_pair = &mut side.queue_pairs[peer];
-            if queue_pair.arrived.is_empty() || queue_pair.receives.is_empty() {
+            if side.queue_pairs[peer].arrived.is_empty() || side.receives(peer).is_empty() {
                 return;
             }
+            let queue_pair = &mut side.queue_pairs[peer];
             let bytes = queue_pair.arrived.pop_front().expect("not empty");
-            let (wr, slot) = queue_pair.receives.pop_front().expect("not empty");
+            let nexus = queue_pair.id.expect("made");
+            let (wr, slot) = side.receives(peer).pop_front().expect("not empty");
             side.slots.slot_mut(slot)[..bytes.len()].copy_from_slice(&bytes);
-            self.complete(j, wr, WorkStatus::Success, bytes.len() as u32);
+            let (status, len) = (WorkStatus::Success, bytes.len() as u32);
+            if side.shared.is_none() {
+                self.complete(j, wr, status, len);
+                continue;
+            }
+            let done = Completion { wr, status, len };
+            let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
+            endpoint.handle_shared_completion(self.now, nexus, done, slots);
         }
+    }
+
+    /// Has a frame come on a side's queue pair that its peer was not allowed to send.
+    pub fn inject(&mut self, i: usize, nexus: NexusId, frame: &[u8]) {
+        let queue_pair = self.sides[i].queue_pair(nexus);
+        queue_pair.arrived.push_back(frame.to_vec());
+        self.deliver(i, nexus.index());
     }
 
     fn work(&mut self, i: usize, work: Work) {
@@ -402,14 +574,17 @@ impl Pair {
         };
         if waits {
             self.reads.push_back((i, work));
-            return;
+        } else {
+            self.carry_out(i, work);
         }
+    }
+
+    fn carry_out(&mut self, i: usize, work: Work) {
         match work {
             Work::Recv { nexus, wr, slot } => {
-                self.sides[i]
-                    .queue_pair(nexus)
-                    .receives
-                    .push_back((wr, slot));
+                let side = &mut self.sides[i];
+                side.queue_pair(nexus);
+                side.receives(nexus.index()).push_back((wr, slot));
                 self.deliver(i, nexus.index());
             }
             Work::Send {
@@ -429,11 +604,12 @@ impl Pair {
                     tamper(i, &mut bytes);
                 }
                 side.sent.push(bytes.clone());
+                side.sent_on.push(nexus);
                 let Some((j, peer)) = side.queue_pair(nexus).peer else {
                     return;
                 };
                 assert!(
-                    !self.sides[j].queue_pairs[peer].receives.is_empty(),
+                    !self.sides[j].receives(peer).is_empty(),
                     "receiver not ready: side {i} sent without a receive at the peer"
                 );
                 self.sides[j].queue_pairs[peer].arrived.push_back(bytes);

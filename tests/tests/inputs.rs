@@ -10,10 +10,11 @@ use xio_proto::storage::{Counts, Tables};
 use xio_proto::wire::{Framing, Violation, What};
 use xio_proto::{
     Access, Applied, Bytes, CmEvent, CmKind, Completion, Config, ConnectOptions, ConnectRequest,
-    ConnectionId, EncodeError, Endpoint, Input, Instant, ListenOptions, ListenerId, Malformed,
-    Message, NexusId, Reason, RegionId, RemoteMemory, RequestOptions, Resource, SEGMENTS_MAX,
-    Scratch, Segment, SessionId, SessionOpen, SessionTicket, SlotId, Slots, SocketId, Start,
-    TaskId, Trace, TransportId, TransportLimits, WorkStatus, WrId,
+    ConnectionId, ConnectionPolicy, EncodeError, Endpoint, Input, Instant, ListenOptions,
+    ListenerId, Malformed, Message, NexusId, OnExpiry, PoolMemory, Reason, RegionId, RemoteMemory,
+    Rendezvous, RequestOptions, Resource, SEGMENTS_MAX, Scratch, Segment, SessionId, SessionOpen,
+    SessionTicket, SlotId, Slots, SocketId, Start, TaskId, Trace, TransportId, TransportLimits,
+    WorkStatus, WrId,
 };
 use xio_tests::pair::{Pair, leak_tables};
 use xio_tests::stream_pair::Rng;
@@ -315,6 +316,23 @@ fn direct(now: Instant) -> Vec<Input<'static>> {
         },
         Input::Revoke {
             region: RegionId::new(0, 3),
+        },
+        Input::AddPool {
+            transport: TransportId(0),
+            memory: PoolMemory {
+                addr: 1 << 40,
+                lkey: 7,
+                chunk: 4096,
+                chunks: 8,
+            },
+        },
+        Input::SetPolicy {
+            connection: ConnectionId::new(1, 2),
+            policy: ConnectionPolicy {
+                on_expiry: OnExpiry::Revoke,
+                rendezvous: Rendezvous::Pool { max_bytes: 1 << 20 },
+                provide_timeout: Some(Duration::from_millis(5)),
+            },
         },
     ]
 }

@@ -331,6 +331,8 @@ fn private_data_next_to_portals_reaches_the_user() {
         .unwrap();
     pair.run();
     let event = pair.sides[0].events.pop_front();
+    assert!(matches!(event, Some(Event::Portals { count: 1, .. })));
+    let event = pair.sides[0].events.pop_front();
     let Some(Event::Established {
         user: 60,
         message: Some(message),

@@ -55,7 +55,7 @@ fn failed(pair: &mut Pair, user: u64) -> Reason {
         assert!(pair.advance(), "never closed");
     }
     let events = &mut pair.sides[0].events;
-    events.retain(|event| !matches!(event, Event::SessionClosed { .. }));
+    events.retain(|event| !matches!(event, Event::SessionClosed { .. } | Event::Portals { .. }));
     let (failed, closed) = (events.pop_front(), events.pop_front());
     let Some(Event::ConnectFailed {
         user: u, reason, ..

@@ -178,6 +178,13 @@ impl Buffers {
         }
     }
 
+    /// A buffer is the endpoint's from now on, for good.
+    pub(crate) fn keep(&mut self, id: BufferId) {
+        if self.find(id).is_ok() {
+            self.rows[id.index()].lent += 1;
+        }
+    }
+
     /// All buffers of a message are back.
     pub(crate) fn give_back(&mut self, task: TaskId) {
         let mut at = core::mem::replace(&mut self.leases_of[task.index()], NONE);

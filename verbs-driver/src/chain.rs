@@ -236,3 +236,6 @@ impl ReceiveChain {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,10 +18,14 @@ use crate::cm::Channel;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
 use crate::error::Error;
 use crate::fd::{self, Bell, Group};
+use crate::hub::Subscription;
 use crate::io::{Boxed, Core, Hardware, Io, ready};
 use crate::memory::SlotPool;
 use crate::options::{Options, QueueSizes, Spin, Stats};
 use crate::waker::Waker;
+
+/// Without completions for so long, a driver that does not sleep asks the communication manager.
+const CM_QUIET: Duration = Duration::from_millis(1);
 
 /// An endpoint over queue pairs of one device. See the documentation of the crate.
 pub struct VerbsDriver<T: Trace = NoTrace> {
@@ -34,8 +38,8 @@ pub struct VerbsDriver<T: Trace = NoTrace> {
     cm_interval: Duration,
     /// When the communication manager is asked next, sleep or not.
     cm_due: Instant,
-    /// The clock is read by the poll.
-    is_polling: bool,
+    /// When it is asked because no completions came for a while.
+    quiet_at: Instant,
     /// A notice of the next completion is asked for and did not come yet.
     is_armed: bool,
     /// An event that was looked at to know whether there is one.
@@ -107,6 +111,7 @@ impl<T: Trace> VerbsDriver<T> {
         let slots = SlotPool::new(&domain, slot_size, slots, options.huge_pages)?;
         let group = group(&channel, &completions, &device)?;
         let waker = Waker::new(Bell::new().map_err(|e| system("eventfd", &e))?);
+        let events = Subscription::new(device.as_ptr().addr(), waker.clone());
         group
             .add(waker.bell().as_raw_fd(), ready::BELL)
             .map_err(|e| system("epoll_ctl", &e))?;
@@ -114,6 +119,7 @@ impl<T: Trace> VerbsDriver<T> {
         let transport =
             endpoint.add_transport(transport_limits(&limits, &sizes, depth, options))?;
         let hardware = Hardware {
+            events,
             completions,
             domain,
             device,
@@ -132,7 +138,7 @@ impl<T: Trace> VerbsDriver<T> {
             spin: options.spin,
             cm_interval: options.cm_interval,
             cm_due: Instant::ZERO,
-            is_polling: false,
+            quiet_at: Instant::ZERO,
             is_armed: false,
             ahead: None,
             limits,
@@ -164,15 +170,21 @@ impl<T: Trace> VerbsDriver<T> {
         self.io.links.iter().flatten().count()
     }
 
-    /// Has the descriptor become readable at the next completion: for a runtime that waits for it
-    /// before it calls [`poll`](Driver::poll) with a timeout of zero. False when there is something
-    /// already: then poll at once.
+    /// Has the descriptor become readable as soon as there is something to do: for a runtime that
+    /// waits for it, level or edge triggered, and then calls [`poll`](Driver::poll) with a timeout
+    /// of zero. False when there is something already: then poll at once, and arm again.
     ///
     /// # Errors
     /// The driver cannot go on.
     pub fn arm(&mut self) -> Result<bool, Error> {
+        if self.waker.awake() {
+            // The poll is to hear of it.
+            self.waker.wake();
+            return Ok(false);
+        }
+        let had_any = self.sleep(Some(Duration::ZERO))?;
         self.drain();
-        if self.look_ahead() || !self.prepare_sleep()? {
+        if had_any || self.look_ahead() || !self.prepare_sleep()? {
             return Ok(false);
         }
         Ok(!self.waker.sleep())
@@ -231,7 +243,15 @@ impl<T: Trace> VerbsDriver<T> {
     /// Takes what came; true when there was anything.
     fn take_in(&mut self) -> Result<bool, Error> {
         let mut any = self.io.take_some(&mut self.core);
-        if self.core.now >= self.cm_due {
+        let now = self.core.now;
+        if any {
+            self.quiet_at = now.after(CM_QUIET);
+        } else if now >= self.quiet_at {
+            // Nothing is delayed by asking now.
+            self.quiet_at = now.after(CM_QUIET);
+            self.cm_due = now;
+        }
+        if now >= self.cm_due {
             any |= self.take_events()?;
         }
         Ok(any)
@@ -240,21 +260,20 @@ impl<T: Trace> VerbsDriver<T> {
     /// Takes events of communication manager and device, which are seldom and cost system calls.
     fn take_events(&mut self) -> Result<bool, Error> {
         self.cm_due = self.core.now.after(self.cm_interval);
+        self.io.stats.cm_asks += 1;
         let any = self.io.take_cm(&mut self.core)?;
         self.io.take_device_events(&mut self.core);
         Ok(any)
     }
 
-    /// Drain, arm, look again: true when nothing came, and the descriptor will be readable as soon
+    /// After the last notice was taken: arm, and look again. True when nothing came, and the descriptor will be readable as soon
     /// as something does.
     fn prepare_sleep(&mut self) -> Result<bool, Error> {
         let Some(hardware) = &self.io.hardware else {
             return Ok(true);
         };
         if !self.is_armed {
-            let completions = Arc::clone(&hardware.completions);
-            completions.take_notices();
-            completions.arm()?;
+            hardware.completions.arm()?;
             self.io.stats.arms += 1;
             self.is_armed = true;
         }
@@ -262,7 +281,8 @@ impl<T: Trace> VerbsDriver<T> {
         Ok(!self.io.take_some(&mut self.core))
     }
 
-    fn sleep(&mut self, patience: Option<Duration>) -> Result<(), Error> {
+    /// Waits for the descriptors, and takes what they are ready for; true when any was.
+    fn sleep(&mut self, patience: Option<Duration>) -> Result<bool, Error> {
         if patience != Some(Duration::ZERO) {
             self.io.stats.sleeps += 1;
         }
@@ -272,57 +292,20 @@ impl<T: Trace> VerbsDriver<T> {
             .wait(patience)
             .map_err(|e| system("epoll_wait", &e))?;
         if marks & ready::COMPLETIONS != 0 {
+            if let Some(hardware) = &self.io.hardware {
+                hardware.completions.take_notice();
+            }
             self.is_armed = false;
         }
         if marks & ready::BELL != 0 {
             self.waker.bell().quiet();
         }
         self.tick();
-        if marks & (ready::CM | ready::DEVICE) != 0 {
+        // The bell may say that another driver read an event of the device.
+        if marks & (ready::CM | ready::DEVICE | ready::BELL) != 0 {
             self.take_events()?;
         }
-        Ok(())
-    }
-
-    /// Looks and carries out, sleeps and looks again, until there is something for the user.
-    fn turns(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let mut woken = self.waker.awake();
-        self.tick();
-        let until = timeout.map(|t| self.core.now.after(t));
-        let mut idle_since = self.core.now;
-        loop {
-            self.drain();
-            if self.take_in()? {
-                self.drain();
-                idle_since = self.core.now;
-            }
-            let over = until.is_some_and(|at| at <= self.core.now);
-            if self.look_ahead() || woken || over {
-                // From here on a call rings the bell, which ends the next sleep.
-                if self.waker.sleep() {
-                    self.waker.bell().ring();
-                }
-                return Ok(self.ahead.is_some());
-            }
-            if self.io.is_gone() {
-                return Err(Error::Removed);
-            }
-            if self.is_spinning(idle_since) {
-                core::hint::spin_loop();
-                self.tick();
-                continue;
-            }
-            if !self.prepare_sleep()? {
-                continue;
-            }
-            let patience = match self.waker.sleep() {
-                true => Some(Duration::ZERO),
-                false => self.patience(until),
-            };
-            self.sleep(patience)?;
-            woken |= self.waker.awake();
-            idle_since = self.core.now;
-        }
+        Ok(marks != 0)
     }
 
     /// How long to wait at most.
@@ -378,14 +361,14 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.io.listening(listener)
     }
 
+    fn now(&mut self) -> Instant {
+        self.core.now = self.reading();
+        self.core.now
+    }
+
     fn with<R>(&mut self, _: Key, run: impl FnOnce(Parts<'_, Boxed, T, SlotPool>) -> R) -> R {
-        // Within a poll once a turn; a command may come long after the last one.
-        if !self.is_polling {
-            self.core.now = self.reading();
-        }
         let core = &mut self.core;
         run(Parts {
-            now: core.now,
             endpoint: &mut core.endpoint,
             slots: &mut core.slots,
         })
@@ -407,6 +390,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         self.core.buffers.lend(task, segments);
     }
 
+    fn keep(&mut self, _: Key, buffer: BufferId) {
+        self.core.buffers.keep(buffer);
+    }
+
     fn give_back(&mut self, _: Key, task: TaskId) {
         self.core.buffers.give_back(task);
     }
@@ -418,10 +405,43 @@ impl<T: Trace> Driver for VerbsDriver<T> {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.is_polling = true;
-        let polled = self.turns(timeout);
-        self.is_polling = false;
-        polled
+        let mut woken = self.waker.awake();
+        self.tick();
+        let until = timeout.map(|t| self.core.now.after(t));
+        let mut idle_since = self.core.now;
+        loop {
+            self.drain();
+            if self.take_in()? {
+                self.drain();
+                idle_since = self.core.now;
+            }
+            let over = until.is_some_and(|at| at <= self.core.now);
+            if self.look_ahead() || woken || over {
+                // From here on a call rings the bell, which ends the next sleep.
+                if self.waker.sleep() {
+                    self.waker.bell().ring();
+                }
+                return Ok(self.ahead.is_some());
+            }
+            if self.io.is_gone() {
+                return Err(Error::Removed);
+            }
+            if self.is_spinning(idle_since) {
+                core::hint::spin_loop();
+                self.tick();
+                continue;
+            }
+            if !self.prepare_sleep()? {
+                continue;
+            }
+            let patience = match self.waker.sleep() {
+                true => Some(Duration::ZERO),
+                false => self.patience(until),
+            };
+            self.sleep(patience)?;
+            woken |= self.waker.awake();
+            idle_since = self.core.now;
+        }
     }
 
     fn allocate(&mut self, len: usize) -> Result<BufferId, BufferError> {

@@ -17,6 +17,7 @@ use crate::cm::{Channel, Id, ReadDepths, Report};
 use crate::device::{self, Completions, Device, Domain};
 use crate::error::Error;
 use crate::fd::Group;
+use crate::hub::Subscription;
 use crate::memory::{Rights, SlotPool};
 use crate::options::{Options, QueueSizes, Stats};
 use crate::sys;
@@ -50,6 +51,8 @@ pub(crate) mod ready {
 /// What hangs on one device, in the order of making; dropped in this order, the reverse.
 #[derive(Debug)]
 pub(crate) struct Hardware {
+    /// Events of the device.
+    pub(crate) events: Subscription,
     pub(crate) completions: Arc<Completions>,
     pub(crate) domain: Arc<Domain>,
     pub(crate) device: Arc<Device>,
@@ -545,7 +548,12 @@ impl Io {
     /// Takes asynchronous events of the device.
     pub(crate) fn take_device_events<T: Trace>(&mut self, core: &mut Core<T>) {
         while let Some(hardware) = &self.hardware
-            && let Some((number, queue_pair)) = hardware.device.next_event()
+            && let Some(event) = hardware.device.next_event()
+        {
+            hardware.events.publish(event);
+        }
+        while let Some(hardware) = &self.hardware
+            && let Some((number, queue_pair)) = hardware.events.take()
         {
             self.stats.device_events += 1;
             match number {

@@ -11,7 +11,44 @@
 //! | `cm`, `device`, `memory`, `chain`, `fd`, `address` | safe values around them: the unsafe code |
 //! | `buffers` | the user's memory, and who may touch it when |
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
+//! | `hub` | events of a device, for all drivers of the process that share it |
 //! | `driver`, `waker` | the loop: poll, arm, sleep |
+//!
+//! # In short
+//!
+//! ```no_run
+//! use xio_proto::{Config, Event, ListenOptions};
+//! use xio_verbs::{DeviceChoice, Driver, Options, VerbsDriver};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let address: std::net::SocketAddr = "10.0.0.1:7000".parse()?;
+//! let config = Config::new(0, 512, 128);
+//! let counts = VerbsDriver::counts(&config, 16);
+//! let device = DeviceChoice::Address(address.ip());
+//! let mut rdma = VerbsDriver::new(config, &counts, &Options { device, ..Options::default() })?;
+//! rdma.listen(address, &ListenOptions { user: 0, backlog: 64 })?;
+//! loop {
+//!     while let Some(event) = rdma.next_event() {
+//!         if let Event::SessionRequest { session, .. } = event {
+//!             rdma.accept(session, 0, &[], b"")?;
+//!         }
+//!     }
+//!     rdma.poll(None)?;
+//! }
+//! # }
+//! ```
+//!
+//! What [`with_buffer`](xio_proto::Driver::with_buffer) lends cannot be kept until the buffer is in
+//! flight:
+//!
+//! ```compile_fail
+//! use xio_proto::driver::{BufferError, BufferId};
+//! use xio_verbs::{Driver, VerbsDriver};
+//!
+//! fn keep(rdma: &mut VerbsDriver, buffer: BufferId) -> Result<&mut [u8], BufferError> {
+//!     rdma.with_buffer(buffer, |bytes| bytes)
+//! }
+//! ```
 //!
 //! # Order of things
 //!
@@ -28,6 +65,7 @@ mod device;
 mod driver;
 mod error;
 mod fd;
+mod hub;
 mod io;
 mod memory;
 mod options;

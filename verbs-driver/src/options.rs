@@ -51,7 +51,8 @@ pub struct Options {
     /// When to sleep.
     pub spin: Spin,
     /// How often the communication manager is asked for events while completions come without a
-    /// pause; it costs a system call. When the driver sleeps it hears of them at once.
+    /// pause; it costs system calls. A driver that sleeps hears of them at once, one that spins
+    /// without completions after a millisecond.
     pub cm_interval: Duration,
     /// Memory of slots and buffers in huge pages, where there are any.
     pub huge_pages: bool,
@@ -112,6 +113,8 @@ pub struct Stats {
     pub send_calls: u64,
     /// Calls that posted receives.
     pub receive_calls: u64,
+    /// Times that communication manager and device were asked for events.
+    pub cm_asks: u64,
     /// Events of the communication manager.
     pub cm_events: u64,
     /// Of these, for what is no more.

@@ -39,6 +39,11 @@ impl Waker {
         }
     }
 
+    /// Ends a sleep of the driver's, but not its poll: it is to look around.
+    pub(crate) fn nudge(&self) {
+        self.0.bell.ring();
+    }
+
     /// The bell, for the group of descriptors.
     pub(crate) fn bell(&self) -> &Bell {
         &self.0.bell

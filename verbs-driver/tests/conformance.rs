@@ -9,7 +9,8 @@ use xio_verbs::{DeviceChoice, Options, Spin, VerbsDriver};
 
 fn pair(server: [u8; 4], client: [u8; 4], spin: Spin) -> Pair<VerbsDriver> {
     let driver = |number, ip: [u8; 4]| {
-        let config = Config::new(number, 320, 160);
+        // As many slots for answers as requests may come at once: their completions come late.
+        let config = Config::new(number, 320, 400);
         let counts = VerbsDriver::counts(&config, 8);
         let options = Options {
             device: DeviceChoice::Address(IpAddr::from(ip)),

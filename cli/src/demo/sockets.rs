@@ -10,12 +10,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::ProgressBar;
 use xio_proto::driver::Driver;
 use xio_proto::{ConnectOptions, Event, ListenOptions};
-use xio_tcp::TcpDriver;
 
 use super::plan::Plan;
 use super::tally::Figures;
 use super::{DEPTH, MEMORY, traffic, verdict};
 use crate::args::DemoArgs;
+use crate::logging::TcpDriver;
 use crate::output::{Count, Nanos, Output};
 use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
 use crate::talk::clock::now;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use xio_proto::{Config, Reason, Step};
-use xio_tcp::{Options, TcpDriver};
+use xio_tcp::Options;
 
 use super::url::{Scheme, Url};
+use crate::logging::{Events, TcpDriver};
 
 /// What a driver has to hold.
 #[derive(Copy, Clone, Debug)]
@@ -35,9 +36,10 @@ pub(crate) fn driver(url: &Url, endpoint: u8, room: Room) -> Result<TcpDriver> {
     let mut config = Config::new(endpoint, receive, send);
     config.queue_messages = config.queue_messages.max(room.messages);
     config.queue_bytes = config.queue_bytes.max(room.bytes);
-    let counts = TcpDriver::counts(&config, room.peers);
+    let counts = xio_tcp::TcpDriver::counts(&config, room.peers);
     raise_descriptors(2 * room.peers as u64 + 64);
-    TcpDriver::new(config, &counts, Options::default()).context("the driver of sockets")
+    TcpDriver::with_trace(config, &counts, Options::default(), Events::new(endpoint))
+        .context("the driver of sockets")
 }
 
 /// Lets this process have as many descriptors as it may need, up to what the system allows it.

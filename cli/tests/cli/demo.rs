@@ -121,3 +121,18 @@ fn what_cannot_be_is_refused_with_the_limits() {
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
 }
+
+#[test]
+fn transitions_are_shown_when_asked_for() {
+    for over in ["tcp", "sim"] {
+        let args = ["demo", "--over", over, "--requests", "10", "-v"];
+        let output = xio(&args);
+        assert!(output.status.success());
+        let events = stderr(&output);
+        assert!(
+            events.contains("DEBUG") && events.contains("=> Online"),
+            "{events}"
+        );
+        assert!(!events.contains("TRACE"), "{events}");
+    }
+}

@@ -196,7 +196,7 @@ fn rejected_and_redirected_clients_are_told_so() {
     let output = ping(&server.url, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("rejected by the peer: 7"),
+        stderr(&output).contains("rejected by the peer: status 7"),
         "{}",
         stderr(&output)
     );

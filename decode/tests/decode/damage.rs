@@ -345,9 +345,9 @@ fn what_goes_beyond_the_agreement_is_told() {
     out.send(0, true, &[0, 0, 0, 1, 0, 0, 0, 0]);
     for kind in ["NEXUS_SETUP_REQ", "NEXUS_SETUP_RSP"] {
         let mut setup = frame(kind);
-        let at = if kind.ends_with("REQ") { 24 } else { 28 };
-        // A buffer of 100 bytes.
-        setup[at..at + 8].copy_from_slice(&100_u64.to_be_bytes());
+        let at = if kind.ends_with("REQ") { 40 } else { 44 };
+        // Application headers of 4 bytes.
+        setup[at..at + 4].copy_from_slice(&4_u32.to_be_bytes());
         out.send(0, kind.ends_with("REQ"), &setup);
     }
     out.send(0, true, &frame("MSG_REQ"));

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::Endpoint;
 use crate::config::ConnectOptions;
-use crate::entries::{Due, Nexus, SlotUse};
+use crate::entries::{Due, Listener, Nexus, SlotUse};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
@@ -181,15 +181,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn handle_listen_failed(&mut self, now: Instant, listener: ListenerId, error: i32) {
         recorded!(self, ListenFailed { now, listener, error } => self.handle_listen_failed(now, listener, error));
         self.set_now(now);
-        let t = self.s.tables();
-        if let Some(l) = t.listeners.get_mut(listener.index())
-            && l.live
-            && l.generation == listener.generation()
-        {
+        if let Some(l) = self.live_listener(listener) {
             l.failed = Some(error);
             self.g.listen_failed = true;
             self.g.rare_events = true;
         }
+    }
+
+    /// Takes the driver's word that the device which a listener was on is gone
+    /// (`RDMA_CM_EVENT_DEVICE_REMOVAL` on its id); the driver has let go of it already. Nobody can
+    /// connect there any more. One that is not listening is counted and ignored.
+    pub fn handle_listener_lost(&mut self, now: Instant, listener: ListenerId) {
+        recorded!(self, ListenerLost { now, listener } => self.handle_listener_lost(now, listener));
+        self.set_now(now);
+        if let Some(l) = self.live_listener(listener) {
+            l.live = false;
+            l.lost = true;
+            l.due_listen = false;
+            self.g.listen_failed = true;
+            self.g.rare_events = true;
+        } else {
+            self.g.counters.stale_cm += 1;
+        }
+    }
+
+    fn live_listener(&mut self, listener: ListenerId) -> Option<&mut Listener> {
+        let row = self.s.tables().listeners.get_mut(listener.index())?;
+        (row.live && row.generation == listener.generation()).then_some(row)
     }
 
     /// Takes the driver's word that a queue pair is destroyed: nothing of it is touched any
@@ -464,7 +482,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn free_nexus(&mut self, n: u32) {
         self.lose_connections(n);
         self.flush_send_queue(n);
-        self.flush_receives(n);
+        if self.is_shared(n) {
+            self.leave_receives(n);
+        } else {
+            self.flush_receives(n);
+        }
         self.close_sockets(n);
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);

@@ -57,22 +57,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(id)
     }
 
-    /// Stops listening; what was accepted lives on.
+    /// Stops listening; what was accepted lives on. A failure that was not heard yet is not heard
+    /// any more.
     ///
     /// # Errors
     /// `Unknown`.
     pub fn unlisten(&mut self, listener: ListenerId) -> Result<(), CommandError> {
         recorded!(self, Unlisten { listener } => self.unlisten(listener));
-        let row = self.s.tables().listeners.get_mut(listener.index());
-        match row {
-            Some(l) if l.live && l.generation == listener.generation() => {
-                l.live = false;
-                l.due_unlisten = true;
-                self.g.listeners_due = true;
-                Ok(())
-            }
-            _ => Err(CommandError::Unknown),
+        let rows = self.s.tables().listeners;
+        let row = rows.get_mut(listener.index());
+        let Some(l) = row.filter(|l| l.live && l.generation == listener.generation()) else {
+            return Err(CommandError::Unknown);
+        };
+        l.live = false;
+        if l.failed.take().is_some() {
+            // The driver has nothing to take back, and the user no longer cares.
+            self.g.listeners.give(rows, listener.at());
+        } else {
+            l.due_unlisten = true;
+            self.g.listeners_due = true;
         }
+        Ok(())
     }
 
     pub(crate) fn poll_listeners(&mut self, transport: TransportId) -> Option<Control> {
@@ -157,6 +162,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         row.setup_slot = slot.0;
         row.setup_len = slot.1;
+        row.uri_len = setup.uri.len() as u16;
         let session = self.session(s);
         session.client = true;
         session.user = options.user;
@@ -355,8 +361,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
-    /// Sends a session's client to other servers, by preference. A client of this kind goes to the
-    /// first (PROTOCOL.md 7.2).
+    /// Sends a session's client to other servers, by preference. A client of this kind tries
+    /// them in turn (PROTOCOL.md 7.2).
     ///
     /// # Errors
     /// As [`accept`](Self::accept); `BadValue` without portals.

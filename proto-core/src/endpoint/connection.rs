@@ -2,6 +2,8 @@
 //! gets its outcome, every buffer comes back, then `Closed`. Table in `state/connection.rs`,
 //! description in PROTOCOL.md 8.
 
+use core::time::Duration;
+
 use super::Endpoint;
 use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
 use crate::error::{Reason, Step};
@@ -14,6 +16,9 @@ use crate::storage::Storage;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
+
+/// Keepalives that a peer may send in a second.
+const KEEPALIVES_A_SECOND: u8 = 10;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn connection_input(&mut self, c: u32, input: Input, reason: Option<Reason>) {
@@ -118,6 +123,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let s = row.session;
         row.reported_up = true;
+        self.drop_portals(c);
         let session = self.session(s);
         let peer = (
             session.peer_id,
@@ -149,9 +155,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A connection's deadline: of setup, FIN or time-wait, by state.
     pub(crate) fn connection_deadline(&mut self, c: u32) {
+        // Without a transport connection it was the user who did not say where a portal is.
+        if self.connection(c).nexus != NONE && self.try_next_portal(c) {
+            return;
+        }
         let row = self.connection(c);
         let step = match row.state {
-            State::SetupSent | State::HelloSent | State::Leaving => Step::SessionSetup,
+            State::Opening | State::SetupSent | State::HelloSent | State::Leaving => {
+                Step::SessionSetup
+            }
             State::TimeWait => {
                 // The peer waits for our last answer: a while is spent on getting it out.
                 let pending = !row.frames.is_empty() || row.control_work > 0;
@@ -177,11 +189,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.state != State::Online {
             return;
         }
+        let n = row.nexus;
+        let deaf = n != NONE && self.stream_stopped(n);
+        let row = self.connection(c);
         if !row.awaited.contains(Awaited::KEEPALIVE) {
             // Whatever else came meanwhile: the peer may count on being asked.
             row.probes = 0;
             row.heard = false;
             row.awaited.insert(Awaited::KEEPALIVE);
+            row.frames.insert(Frames::KEEPALIVE_REQ);
+            self.mark_tx(c);
+            self.arm_after(Timer::Keepalive(c), keepalive.interval);
+            return;
+        }
+        if deaf {
+            // What it says cannot be read now, but it can hear that this side lives.
+            row.probes = 0;
+            row.asked_again = row.asked_again.saturating_add(1);
             row.frames.insert(Frames::KEEPALIVE_REQ);
             self.mark_tx(c);
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
@@ -199,6 +223,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let reason = Reason::TimedOut(Step::Keepalive);
             self.connection_input(c, Input::KeepaliveDead, Some(reason));
         }
+    }
+
+    /// Whether the peer asks more than ten times in a second though nothing of ours comes between.
+    pub(crate) fn asks_too_often(&mut self, c: u32) -> bool {
+        const SECOND: Duration = Duration::from_secs(1);
+        let now = self.g.now;
+        let row = self.connection(c);
+        let sent = (row.req_sn, row.rsp_sn);
+        if row.asked_at != sent || now >= row.asked_since.after(SECOND) || row.asked_times == 0 {
+            (row.asked_times, row.asked_since, row.asked_at) = (1, now, sent);
+            return false;
+        }
+        row.asked_times = row.asked_times.saturating_add(1);
+        row.asked_times > KEEPALIVES_A_SECOND
     }
 
     /// The peer asked whether this side lives, so it does itself: the next question of ours has
@@ -245,6 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let request = core::mem::replace(&mut self.session(request_of).request, NONE);
             self.drop_incoming(request);
         }
+        self.drop_portals(c);
         self.leave_nexus(c);
         // Nothing below may settle it before all of it is done.
         self.connection(c).held += 1;
@@ -272,8 +311,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.held > 0 || row.control_work > 0,
         );
         if ending && (!held || mutated!(self.g, ClosedEarly)) {
+            self.uncount_tasks(c);
             self.detach_nexus(c);
             self.connection_input(c, Input::Settled, None);
+        }
+    }
+
+    /// Messages whose last events nobody has heard outlive the connection's place on the nexus,
+    /// and maybe the nexus: their slots are no longer counted there.
+    fn uncount_tasks(&mut self, c: u32) {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            let (next, answer) = (row.next, row.answer);
+            if row.flags.contains(TaskFlags::INCOMING) {
+                self.uncount_slot(t);
+            }
+            self.uncount_slot(answer);
+            t = next;
         }
     }
 
@@ -295,7 +350,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn free_connection(&mut self, c: u32) {
-        let s = self.connection(c).session;
+        let row = self.connection(c);
+        let s = row.session;
+        // Private data of an answer that no event named: the user had closed the connection.
+        let untold = core::mem::replace(&mut row.setup_task, NONE);
+        if untold != NONE {
+            self.drop_incoming(untold);
+        }
         self.leave_blocked(c);
         self.leave_pool(c);
         self.detach_session(c, s);
@@ -311,6 +372,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // Ending one can end others, so the list is looked at afresh each time.
         while let Some(c) = self.first_living(n) {
             let violation = matches!(reason, Reason::Violation(_));
+            if !violation && self.try_next_portal(c) {
+                continue;
+            }
             let input = if violation {
                 Input::Broken
             } else {

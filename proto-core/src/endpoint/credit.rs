@@ -60,6 +60,12 @@ impl Nexus {
         };
     }
 
+    /// A batch of receives begins now, of one at least.
+    pub(crate) fn post_at_once(&mut self) {
+        let missing = self.receives_missing();
+        self.set_batch(missing.max(1));
+    }
+
     /// A receive of the batch was posted.
     #[inline(always)]
     pub(crate) fn count_batch(&mut self) {
@@ -216,15 +222,17 @@ impl Globals {
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether one more nexus can have its minimum of receives.
     pub(crate) fn receives_fit(&mut self, transport: u8) -> Result<(), Reason> {
-        let need = self.g.config.receives_sure();
-        let have = self
-            .g
-            .config
-            .rx_slots
-            .saturating_sub(self.g.receiving * need);
-        if have < need || self.g.rx_slots.free() < need {
+        let limits = self.transport(transport).limits;
+        let need = u32::from(self.receives_needed(limits.shared_receive_queue));
+        let slots = match limits.shared_receive_queue {
+            true => self.g.config.rx_slots.min(limits.rq_depth.into()),
+            false => self.g.config.rx_slots,
+        };
+        let have = slots.saturating_sub(self.g.receiving * need);
+        let free = self.g.rx_slots.free() + self.shared_spares();
+        if have < need || free < need {
             self.trace.mark("peer refused for lack of receives");
-            let have = have.min(self.g.rx_slots.free());
+            let have = have.min(free);
             return Err(Reason::NoResources {
                 what: Resource::ReceiveSlots,
                 need,
@@ -233,8 +241,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         // Each needs completions for its receives and for control frames.
         let need = need + 4;
-        let depth = self.transport(transport).limits.cq_depth;
-        let have = depth.saturating_sub(self.g.receiving.saturating_mul(need));
+        let have = limits
+            .cq_depth
+            .saturating_sub(self.g.receiving.saturating_mul(need));
         if have < need {
             self.trace.mark("peer refused for lack of receives");
             let what = Resource::Completions;
@@ -243,15 +252,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Ok(())
     }
 
+    /// Receives without which no nexus is taken on. On a shared queue those in users' hands come
+    /// out of what all have in common.
+    fn receives_needed(&self, shared: bool) -> u16 {
+        self.g.config.min_grant + SLACK + if shared { 0 } else { RESERVE }
+    }
+
     /// Receives that a nexus should have posted now.
     fn share(&mut self, n: u32) -> u16 {
-        let config = &self.g.config;
-        let min = config.receives_sure();
+        let shared = self.is_shared(n);
+        let reserve = if shared { 0 } else { RESERVE };
+        let min = u32::from(self.receives_needed(shared));
         let active = self.g.receiving.max(1);
         // What is left when all that may still come have their minimum, in equal shares.
-        let kept = self.g.rx_kept;
+        let kept = if shared {
+            let others = self.s.tables().nexuses.len() as u32 - self.g.receiving;
+            others.saturating_mul(min)
+        } else {
+            self.g.rx_kept
+        };
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
-        let free = self.g.rx_slots.free();
+        let free = self.g.rx_slots.free() + self.shared_spares();
         let row = self.nexus(n);
         // Those that came before may hold more than their share for a while.
         let left = (free + u32::from(row.posted + row.held)).saturating_sub(kept);
@@ -260,7 +281,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
         let transport = row.transport;
         let queue = u32::from(self.transport(transport).limits.rq_depth);
-        (share.clamp(min, wanted.max(min)) as u16 - RESERVE).min(queue as u16)
+        (share.clamp(min, wanted.max(min)) as u16 - reserve).min(queue as u16)
     }
 
     /// Sets how many receives a nexus aims at, now that it is set up.
@@ -296,6 +317,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return None;
             }
         }
+        if self.is_shared(n) && self.adopt_receives(n) {
+            return None;
+        }
         self.post_receive(n)
     }
 
@@ -306,33 +330,45 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.await_slot(n);
             return None;
         }
+        let room = !self.is_shared(n) || self.enter_shared(n);
         let tables = self.s.tables();
-        let Some(slot) = self.g.rx_slots.take(tables.slots) else {
+        let taken = room.then(|| self.g.rx_slots.take(tables.slots)).flatten();
+        let Some(slot) = taken else {
+            if room && self.is_shared(n) {
+                self.g.spares[usize::from(transport)].posted -= 1;
+            }
             self.trace.mark("receives shrunk for a new peer");
             self.await_slot(n);
             return None;
         };
-        let tables = self.s.tables();
-        let row = &mut tables.slots[slot as usize];
+        let row = &mut self.s.tables().slots[slot as usize];
         row.usage = SlotUse::Posted;
-        row.nexus = n;
         let wr = crate::ids::WrId::new(crate::ids::WrKind::Recv, slot, row.generation);
-        let nexus = &mut tables.nexuses[n as usize];
-        queue_push!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
-        nexus.posted += 1;
-        nexus.count_batch();
-        let priming = matches!(nexus.state, State::Priming | State::ServerPriming);
         self.transport(transport).cq_used += 1;
-        if priming {
-            // The peer's setup frame takes it, without having been told.
-            self.nexus(n).granted = 1;
-            self.nexus_input(n, Input::Primed, None);
-        }
+        self.enter_receive(n, slot);
         Some(Work::Recv {
             nexus: self.nexus_id(n),
             wr,
             slot: SlotId(slot),
         })
+    }
+
+    /// A receive that is posted, or about to be, is counted to a nexus.
+    pub(crate) fn enter_receive(&mut self, n: u32, slot: u32) {
+        let tables = self.s.tables();
+        tables.slots[slot as usize].nexus = n;
+        let nexus = &mut tables.nexuses[n as usize];
+        queue_push!(tables.slots, nexus.rq_head, nexus.rq_tail, next_free, slot);
+        nexus.posted += 1;
+        nexus.robbed = nexus.robbed.saturating_sub(1);
+        if nexus.batch_left > 0 {
+            nexus.count_batch();
+        }
+        if matches!(nexus.state, State::Priming | State::ServerPriming) {
+            // The peer's setup frame takes it, without having been told.
+            nexus.granted = 1;
+            self.nexus_input(n, Input::Primed, None);
+        }
     }
 
     /// A frame came that took a receive and needed a credit for it.

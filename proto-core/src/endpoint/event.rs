@@ -9,6 +9,7 @@ use crate::memory::{ListKind, SegmentSpan, Span};
 use crate::mutant::mutated;
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{Input as SessionInput, State as SessionState};
+use crate::state::task::State as TaskState;
 use crate::storage::Storage;
 use crate::table::queue_pop;
 use crate::trace::Trace;
@@ -133,18 +134,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let t = self.s.tables();
         for (index, l) in t.listeners.iter_mut().enumerate() {
-            if let Some(error) = l.failed.take() {
-                let listener = ListenerId::new(index as u32, l.generation);
-                let user = l.user;
-                l.live = false;
-                self.g.listeners.give(t.listeners, index as u32);
-                self.g.listen_failed = true;
-                return Some(Event::ListenFailed {
+            let (failed, lost) = (l.failed.take(), core::mem::take(&mut l.lost));
+            if failed.is_none() && !lost {
+                continue;
+            }
+            let listener = ListenerId::new(index as u32, l.generation);
+            let user = l.user;
+            l.live = false;
+            self.g.listeners.give(t.listeners, index as u32);
+            self.g.listen_failed = true;
+            return Some(match failed {
+                Some(error) => Event::ListenFailed {
                     listener,
                     user,
                     error,
-                });
-            }
+                },
+                None => Event::ListenerLost { listener, user },
+            });
         }
         None
     }
@@ -153,7 +159,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn connection_event_due(&mut self, c: u32) -> Option<Event> {
         let row = self.connection(c);
         let first = ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED;
-        let event = if row.events.intersects(first) {
+        let event = if row.events.contains(ConnectionEvents::PORTALS) {
+            Some(self.portals_event(c))
+        } else if row.events.intersects(first) {
             Some(self.opening_event(c))
         } else if row.ev_head != NONE {
             self.next_task_event(c)
@@ -290,7 +298,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
         let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
-        if task.flags.contains(receipt) && !task.flags.intersects(later) {
+        // The outcome of an answer that never left is this event, too, and owes nobody a receipt.
+        let lives = task.state != TaskState::Ended;
+        if lives && task.flags.contains(receipt) && !task.flags.intersects(later) {
             self.queue_response(c, t);
         }
     }

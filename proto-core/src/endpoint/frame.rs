@@ -303,7 +303,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let at = self.g.config.headroom();
                 let mut copy = [0; crate::wire::SETUP_PAYLOAD_MAX];
                 copy[..len].copy_from_slice(&slots.slot(SlotId(from))[at..at + len]);
-                slots.slot_mut(SlotId(slot))[at..at + len].copy_from_slice(&copy[..len]);
+                let len = self.write_setup(c, &copy[..len], slot, slots);
                 (slot, len as u16)
             }
             Kind::SessionSetupRsp if row.setup_slot != NONE => {

@@ -261,6 +261,7 @@ impl<T: Trace> Hot<'_, T> {
             .union(TaskFlags::HELD_BACK)
             .union(TaskFlags::USER)
             .union(TaskFlags::LINGERS)
+            .union(TaskFlags::PORTALS)
             .union(TaskFlags::PEER_HOLDS);
         let row = &self.tasks[t as usize];
         row.state == State::Ended && row.work == 0 && !row.flags.intersects(BUSY)

@@ -114,7 +114,7 @@ pub struct FreeRows {
     pub connections: u32,
     /// Outgoing messages.
     pub tasks: u32,
-    /// Receive slots.
+    /// Receive slots; those on a shared queue that are no transport connection's count as free.
     pub rx_slots: u32,
     /// Send slots.
     pub tx_slots: u32,
@@ -146,7 +146,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sessions: g.sessions.free(),
             connections: g.connections.free(),
             tasks: g.tasks.free(),
-            rx_slots: g.rx_slots.free(),
+            rx_slots: g.rx_slots.free() + self.shared_spares(),
             tx_slots: g.tx_slots.free(),
             work: g.work.free(),
             sockets: g.sockets.free(),

@@ -47,6 +47,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_sockets(&view);
         self.check_completions(&view);
         self.check_chunks(&view);
+        self.check_shared(&view);
         self.check_timers(&view);
         assert!(
             self.g.waits || !self.g.has_lines(),
@@ -133,6 +134,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 .filter(|nexus| usize::from(nexus.transport) == index)
                 .map(|nexus| u32::from(nexus.posted) + u32::from(nexus.sq_used))
                 .sum::<u32>();
+            let out = out + self.g.spares[index].count;
             assert_eq!(out, transport.cq_used, "completions that can come");
             assert!(out <= transport.limits.cq_depth, "completion queue overrun");
         }
@@ -194,7 +196,7 @@ fn check_nexus(view: &View<'_>, n: u32) {
     // A frame that is not understood uses a receive without being taken; the nexus ends with it.
     let up = matches!(nexus.state, NexusState::Online | NexusState::Idle);
     assert!(
-        !up || nexus.granted <= nexus.posted,
+        !up || nexus.granted <= nexus.posted + u16::from(nexus.robbed),
         "nexus {n} granted what is not posted"
     );
     let held = view

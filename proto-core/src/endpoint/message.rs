@@ -17,7 +17,7 @@ use crate::wire::{
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A violation inside one session ends that connection only.
-    fn break_session(&mut self, c: u32, what: What, offset: u32, value: u64) -> Keep {
+    pub(crate) fn break_session(&mut self, c: u32, what: What, offset: u32, value: u64) -> Keep {
         self.g.counters.violations += 1;
         let reason = Reason::Violation(Violation::new(what, offset, value));
         let n = self.connection(c).nexus;

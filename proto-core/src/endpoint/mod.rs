@@ -23,10 +23,12 @@ mod message;
 mod outcome;
 mod plain;
 mod pool;
+mod portal;
 mod receive;
 mod rendezvous;
 mod send;
 mod session;
+mod shared;
 mod time;
 mod work;
 
@@ -158,6 +160,8 @@ pub(crate) struct Globals {
     pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
     pub(crate) receiving: u32,
+    /// Receives on shared queues that are no nexus's.
+    pub(crate) spares: shared::Spares,
     /// Receive slots that those which may still come are sure of.
     pub(crate) rx_kept: u32,
     /// Memory lent for payloads.
@@ -281,6 +285,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             more_slots: List::EMPTY,
             half_open: 0,
             receiving: 0,
+            spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
             counters: Counters::default(),
@@ -305,7 +310,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         at_least("cq_depth", limits.cq_depth.into(), 8)?;
         at_least("max_sge", limits.max_sge.into(), 1)?;
         at_least("signal_every", limits.signal_every.into(), 1)?;
-        if limits.dialect == crate::wire::Dialect::Rdma && !limits.shared_receive_queue {
+        if limits.dialect == crate::wire::Dialect::Rdma {
             at_least(
                 "rq_depth",
                 limits.rq_depth.into(),

@@ -1,7 +1,7 @@
 //! Completions and the frames in them: whose they are, and what that frame may be now.
 
 use super::Endpoint;
-use super::session::{Keep, PortalBuffer};
+use super::session::Keep;
 use crate::entries::{Awaited, SlotUse};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
@@ -25,7 +25,8 @@ const DEPTH_MAX: u16 = 256;
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes a work completion. One that belongs to nothing that is posted is counted as stale
-    /// and ignored.
+    /// and ignored. Receives of a shared queue go to
+    /// [`handle_shared_completion`](Self::handle_shared_completion).
     #[inline]
     pub fn handle_completion(
         &mut self,
@@ -242,14 +243,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 }
                 match kind {
                     Kind::MsgRsp | Kind::OneWayRsp => self.on_response(n, slot, &response),
-                    Kind::SessionSetupRsp => {
-                        let mut portal = PortalBuffer::EMPTY;
-                        let keep = self.on_setup_response(n, slot, &response, &mut portal)?;
-                        if let Some(c) = portal.connection() {
-                            self.move_connection(c, &portal, slots);
-                        }
-                        Ok(keep)
-                    }
+                    Kind::SessionSetupRsp => self.on_setup_response(n, slot, &response),
                     _ => self.on_control_response(n, &response),
                 }
             }
@@ -378,6 +372,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection(c).fin_rtid = ltid;
                 let peer = Some(Reason::PeerClosed);
                 self.connection_input(c, ConnectionInput::FinReq, peer);
+            }
+            Kind::KeepaliveReq if self.asks_too_often(c) => {
+                let times = self.connection(c).asked_times.into();
+                return Ok(self.break_session(c, What::KeepaliveRate, 4, times));
             }
             Kind::KeepaliveReq => {
                 self.connection(c).keepalive_rtid = ltid;

@@ -251,6 +251,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.remove(TaskFlags::USER);
         row.flags.insert(TaskFlags::RESPONSE);
         row.transfer = Transfer::NONE;
+        // A receipt that is not out yet goes with the response, and responses keep their order.
+        self.leave_responses(c, t);
         self.queue_response(c, t);
         Ok(())
     }
@@ -285,6 +287,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
         }
         self.mark_tx(c);
+    }
+
+    /// Takes a receipt out of its connection's queue, unless nothing was queued after it.
+    fn leave_responses(&mut self, c: u32, t: u32) {
+        let tables = self.s.tables();
+        let task = &mut tables.tasks[t as usize];
+        let row = &mut tables.connections[c as usize];
+        if !task.flags.contains(TaskFlags::QUEUED) || row.rsp_tail == t {
+            return;
+        }
+        task.flags.remove(TaskFlags::QUEUED);
+        let next = task.queue_next;
+        if row.rsp_head == t {
+            row.rsp_head = next;
+            return;
+        }
+        let mut at = row.rsp_head;
+        while tables.tasks[at as usize].queue_next != t {
+            at = tables.tasks[at as usize].queue_next;
+        }
+        tables.tasks[at as usize].queue_next = next;
     }
 
     /// Gives a received message, a response or a setup answer back: its slot is free for the next

@@ -9,7 +9,6 @@ use crate::entries::{Awaited, Frames};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ConnectionId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
-use crate::memory::{SlotId, Slots};
 use crate::state::connection::Input as ConnectionInput;
 use crate::state::session::{self, Action, Input, State};
 use crate::state::{connection, nexus};
@@ -20,8 +19,7 @@ use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
-    Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupRequest, SessionSetupResponse,
-    TooLong, Violation, What, status,
+    Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupResponse, Violation, What, status,
 };
 
 /// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
@@ -144,10 +142,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn connection_up(&mut self, c: u32) {
         let row = self.connection(c);
-        let (joining, n, len) = (row.joining, row.nexus, row.setup_len);
-        let max = self.setup_room(n);
-        if !joining && usize::from(len) > max {
-            self.setup_too_long(c, len.into(), max);
+        let (joining, n) = (row.joining, row.nexus);
+        let len = row.setup_bytes();
+        let max = self.setup_room(n).min(SETUP_PAYLOAD_MAX);
+        if !joining && len > max {
+            self.setup_too_long(c, len, max);
             return;
         }
         let up = if joining {
@@ -159,9 +158,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// What a client has to say does not fit a frame that the server takes.
-    fn setup_too_long(&mut self, c: u32, len: usize, max: usize) {
+    pub(super) fn setup_too_long(&mut self, c: u32, len: usize, max: usize) {
         let (len, max) = (len as u32, max as u32);
         let reason = Reason::SetupTooLong { len, max };
+        if self.try_next_portal(c) {
+            return;
+        }
         self.connection_input(c, ConnectionInput::Lost, Some(reason));
     }
 
@@ -280,6 +282,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.awaited.remove(what);
             return Ok(Some(c));
         }
+        let again = what == Awaited::KEEPALIVE && row.asked_again > 0;
+        if again && tid::matches(rtid, row.generation) && row.nexus == n {
+            row.asked_again -= 1;
+            return Ok(Some(c));
+        }
         if late { Ok(None) } else { Err(unknown) }
     }
 
@@ -289,7 +296,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         n: u32,
         slot: u32,
         response: &Response<'_>,
-        portal: &mut PortalBuffer,
     ) -> Result<Keep, Violation> {
         let answer = response.session_setup()?;
         let Some(c) = self.awaiting(n, response.head.rtid, Awaited::SETUP)? else {
@@ -309,11 +315,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let session = self.session(s);
                 session.peer_depth_messages = rcv_msgs;
                 session.peer_depth_bytes = rcv_bytes;
-                if let Some(first) = portals.iter().next() {
+                if !portals.is_empty() {
                     self.session_input(s, Input::SetupPortals);
-                    portal.set(c, first, true);
                     // The user gets it with the connection that is made there.
-                    return Ok(self.keep_private(c, slot, response, private.len()));
+                    let keep = self.keep_private(c, slot, response, private.len());
+                    return Ok(self.go_to_portals(c, slot, response, portals, keep));
                 }
                 self.session_input(s, Input::SetupAccepted);
                 let keep = self.keep_private(c, slot, response, private.len());
@@ -329,10 +335,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 if hops > self.g.config.redirects_max {
                     let reason = Reason::TooManyRedirects(hops);
                     self.connection_input(c, ConnectionInput::Refused, Some(reason));
-                } else if let Some(first) = portals.iter().next() {
-                    portal.set(c, first, false);
+                    return Ok(Keep::No);
                 }
-                Ok(Keep::No)
+                Ok(self.go_to_portals(c, slot, response, portals, Keep::No))
             }
             SessionSetupResponse::Reject {
                 reason, private, ..
@@ -358,74 +363,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Keep::Yes
     }
 
-    fn drop_setup_slot(&mut self, c: u32) {
+    pub(super) fn drop_setup_slot(&mut self, c: u32) {
         let slot = core::mem::replace(&mut self.connection(c).setup_slot, NONE);
         if slot != NONE {
             self.free_slot(slot);
         }
     }
 
-    /// The connection goes on elsewhere; a silent one says goodbye where it was.
-    pub(crate) fn move_connection(
-        &mut self,
-        c: u32,
-        portal: &PortalBuffer,
-        slots: &mut impl Slots,
-    ) {
-        let old = self.connection(c).nexus;
-        let leaving = self.connection(c).state == connection::State::Leaving;
-        if leaving {
-            self.connection_input(c, ConnectionInput::Moved, None);
-            return;
-        }
-        self.connection_input(c, ConnectionInput::Moved, None);
-        self.disarm(Timer::Connection(c));
-        self.say_goodbye(c, old);
-        let joining = portal.joining;
-        self.connection(c).joining = joining;
-        let text = &portal.bytes[..portal.len];
-        let target = parse_portal(text)
-            .and_then(|(dialect, peer)| Some((self.transport_for(dialect)?, peer)));
-        let Some((transport, peer)) = target else {
-            let reason = Reason::AddressError(-1);
-            self.connection_input(c, ConnectionInput::Lost, Some(reason));
-            return;
-        };
-        if joining {
-            self.drop_setup_slot(c);
-        } else if let Err(TooLong { len, max }) = self.rewrite_setup(c, text, slots) {
-            self.setup_too_long(c, len, max);
-            return;
-        }
-        let options = ConnectOptions {
-            dual_stream: self.nexus(old).framing != crate::wire::Framing::TcpSingle,
-            ..ConnectOptions::new(0)
-        };
-        let framing = self.framing(transport, &options);
-        let s = self.connection(c).session;
-        let n = match self.find_shared(s, transport, peer, framing, &options) {
-            Some(n) => n,
-            None => match self.open_nexus(transport, peer, &options) {
-                Ok(n) => n,
-                Err(_) => {
-                    let reason = Reason::NoResources {
-                        what: Resource::Nexuses,
-                        need: 1,
-                        have: 0,
-                    };
-                    self.connection_input(c, ConnectionInput::Lost, Some(reason));
-                    return;
-                }
-            },
-        };
-        self.attach_nexus(c, n);
-        self.up_if_online(c);
-    }
-
     /// Leaves the old nexus; a silent connection closes there by FIN, as the server does.
-    fn say_goodbye(&mut self, c: u32, old: u32) {
+    pub(super) fn say_goodbye(&mut self, c: u32, old: u32) {
         let s = self.connection(c).session;
         let peer_session = self.connection(c).peer_session;
+        self.detach_nexus(c);
         if let Ok(silent) = self.take_connection() {
             self.attach_nexus(silent, old);
             self.attach_session(silent, s);
@@ -440,30 +389,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.nexus_input(old, nexus::Input::Fail, Some(Reason::Redirected));
             }
         }
-        self.detach_nexus(c);
     }
 
-    /// Replaces the URI of the setup request by the server's new one, as libxio does.
-    fn rewrite_setup(&mut self, c: u32, uri: &[u8], slots: &mut impl Slots) -> Result<(), TooLong> {
-        let row = self.connection(c);
-        let (slot, len) = (row.setup_slot, usize::from(row.setup_len));
-        if slot == NONE {
-            return Ok(());
-        }
-        let at = self.g.config.headroom();
-        let mut copy = [0; SETUP_PAYLOAD_MAX];
-        let bytes = slots.slot_mut(SlotId(slot));
-        copy[..len].copy_from_slice(&bytes[at..at + len]);
-        let Ok(old) = SessionSetupRequest::parse(&copy[..len]) else {
-            unreachable!("our own setup request parses");
-        };
-        let new = SessionSetupRequest { uri, ..old };
-        let len = new.encode(&mut bytes[at..])?;
-        self.connection(c).setup_len = len as u16;
-        Ok(())
-    }
-
-    fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
+    pub(super) fn transport_for(&self, dialect: Dialect) -> Option<TransportId> {
         let has = |t: &super::TransportState| t.known && t.limits.dialect == dialect;
         self.g
             .transports
@@ -645,45 +573,4 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.up_if_online(c);
         Ok(self.connection_id(c))
     }
-}
-
-/// A portal, copied out of the frame that named it.
-pub(crate) struct PortalBuffer {
-    bytes: [u8; 256],
-    len: usize,
-    joining: bool,
-    connection: u32,
-}
-
-impl PortalBuffer {
-    pub(crate) const EMPTY: Self = Self {
-        bytes: [0; 256],
-        len: 0,
-        joining: false,
-        connection: NONE,
-    };
-
-    pub(crate) fn connection(&self) -> Option<u32> {
-        (self.connection != NONE).then_some(self.connection)
-    }
-
-    fn set(&mut self, c: u32, portal: &[u8], joining: bool) {
-        self.connection = c;
-        self.len = portal.len().min(self.bytes.len());
-        self.bytes[..self.len].copy_from_slice(&portal[..self.len]);
-        self.joining = joining;
-    }
-}
-
-/// `scheme://address:port[/resource]` with a numeric address.
-fn parse_portal(portal: &[u8]) -> Option<(Dialect, SocketAddr)> {
-    let text = core::str::from_utf8(portal).ok()?.trim_end_matches('\0');
-    let (scheme, rest) = text.split_once("://")?;
-    let dialect = match scheme {
-        "rdma" => Dialect::Rdma,
-        "tcp" => Dialect::Tcp,
-        _ => return None,
-    };
-    let authority = rest.split('/').next()?;
-    authority.parse().ok().map(|peer| (dialect, peer))
 }

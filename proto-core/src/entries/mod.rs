@@ -2,11 +2,14 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use arrayvec::ArrayVec;
+
 use crate::config::ConnectionPolicy;
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
+use crate::time::Instant;
 use crate::wire::{Framing, Kind};
 
 mod task;
@@ -23,6 +26,8 @@ pub struct Listener {
     pub(crate) next_free: u32,
     pub(crate) live: bool,
     pub(crate) failed: Option<i32>,
+    /// Its device is gone.
+    pub(crate) lost: bool,
     /// Control outputs not polled yet.
     pub(crate) due_listen: bool,
     pub(crate) due_unlisten: bool,
@@ -39,6 +44,7 @@ impl Listener {
         next_free: NONE,
         live: false,
         failed: None,
+        lost: false,
         due_listen: false,
         due_unlisten: false,
         transport: 0,
@@ -138,6 +144,8 @@ pub struct Nexus {
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
     pub(crate) peer_granted: bool,
+    /// Receives that peers took which were not theirs, and that are not posted anew yet.
+    pub(crate) robbed: u8,
     pub(crate) ack_head: u32,
     pub(crate) ack_tail: u32,
     /// READ and WRITE work (tasks) not posted yet.
@@ -226,6 +234,7 @@ impl Nexus {
         setup_work: false,
         peer_grant_small: false,
         peer_granted: false,
+        robbed: 0,
         ack_head: NONE,
         ack_tail: NONE,
         rdma_head: NONE,
@@ -286,6 +295,21 @@ pub struct Session {
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
+    /// Client: where to go on if the present portal fails.
+    pub(crate) alternates: ArrayVec<Portal, PORTALS_TRIED>,
+}
+
+/// Portals whose addresses are remembered at once.
+pub(crate) const PORTALS_TRIED: usize = 4;
+
+/// Where a session may go on.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Portal {
+    pub(crate) peer: SocketAddr,
+    pub(crate) transport: u8,
+    /// Its place in the list, and the bytes of its text.
+    pub(crate) index: u16,
+    pub(crate) len: u16,
 }
 
 impl Session {
@@ -317,6 +341,7 @@ impl Session {
         event_next: NONE,
         in_events: false,
         timer: NONE,
+        alternates: ArrayVec::new_const(),
     };
 }
 
@@ -351,6 +376,7 @@ bitflags::bitflags! {
         const FAILED = 2;
         const WRITABLE = 4;
         const CLOSED = 8;
+        const PORTALS = 16;
     }
 }
 
@@ -428,6 +454,20 @@ pub struct Connection {
     pub(crate) in_blocked: bool,
     /// Waits for room in its own queue.
     pub(crate) wants_writable: bool,
+    /// The answer whose portals are being tried, where their list lies in it, and the one tried
+    /// now: its text goes into the setup.
+    pub(crate) portals_slot: u32,
+    pub(crate) portals_at: u16,
+    pub(crate) portals_len: u16,
+    pub(crate) portals: u16,
+    pub(crate) portal: u16,
+    pub(crate) portal_len: u16,
+    /// Portals whose address this side cannot read.
+    pub(crate) unresolved: u16,
+    /// Portals on sockets are reached as the server was.
+    pub(crate) dual_stream: bool,
+    /// Of the URI in the setup that the user gave.
+    pub(crate) uri_len: u16,
     /// Receive task that holds the private data of the setup answer.
     pub(crate) setup_task: u32,
     pub(crate) ev_head: u32,
@@ -448,6 +488,13 @@ pub struct Connection {
     pub(crate) heard: bool,
     pub(crate) timer: u32,
     pub(crate) keepalive_timer: u32,
+
+    /// Keepalives of the peer: how many came, since when, and the numbers of our frames then.
+    pub(crate) asked_times: u8,
+    pub(crate) asked_since: Instant,
+    pub(crate) asked_at: (u16, u16),
+    /// Questions that were repeated, as their answers could not be read: those may come too.
+    pub(crate) asked_again: u8,
 
     // Memory for payloads.
     pub(crate) policy: ConnectionPolicy,
@@ -513,6 +560,15 @@ impl Connection {
         blocked_next: NONE,
         in_blocked: false,
         wants_writable: false,
+        portals_slot: NONE,
+        portals_at: 0,
+        portals_len: 0,
+        portals: 0,
+        portal: 0,
+        portal_len: 0,
+        unresolved: 0,
+        dual_stream: false,
+        uri_len: 0,
         setup_task: NONE,
         ev_head: NONE,
         ev_tail: NONE,
@@ -528,6 +584,10 @@ impl Connection {
         heard: false,
         timer: NONE,
         keepalive_timer: NONE,
+        asked_times: 0,
+        asked_since: Instant::ZERO,
+        asked_at: (0, 0),
+        asked_again: 0,
         policy: ConnectionPolicy::ASK,
         pool_bytes: 0,
         pool_head: NONE,

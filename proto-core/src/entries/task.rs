@@ -73,6 +73,8 @@ bitflags::bitflags! {
         const POOLED = 1 << 21;
         /// The keys of its buffers are being revoked.
         const REVOKING = 1 << 22;
+        /// The portals in its slot may still be needed.
+        const PORTALS = 1 << 23;
     }
 }
 

@@ -11,7 +11,7 @@ use crate::memory::{SlotId, Slots};
 use crate::output::Work;
 use crate::storage::Storage;
 use crate::trace::Trace;
-use crate::wire::peek_kind;
+use crate::wire::Kind;
 
 /// The first line of every method that changes an endpoint: for an observer that records, tells
 /// it the input, calls the method again with the observer held back, and tells what came of it.
@@ -107,6 +107,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => self.join(now, session, transport, portal, options).into(),
             Input::Close { now, connection } => self.close(now, connection).into(),
             Input::Abort { now, connection } => self.abort(now, connection).into(),
+            Input::ResolvePortal {
+                now,
+                connection,
+                index,
+                peer,
+            } => self
+                .resolve_portal(now, connection, index, peer, slots)
+                .into(),
             Input::SetPolicy { connection, policy } => self.set_policy(connection, policy).into(),
             _ => self.apply_message(input, slots),
         }
@@ -182,6 +190,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => {
                 self.put_frame(completion, frame, slots);
                 self.handle_completion(now, completion, slots).into()
+            }
+            Input::SharedCompletion {
+                now,
+                nexus,
+                completion,
+                frame,
+            } => {
+                self.put_frame(completion, frame, slots);
+                self.handle_shared_completion(now, nexus, completion, slots)
+                    .into()
+            }
+            Input::LastReceive { now, nexus } => self.handle_last_receive(now, nexus).into(),
+            Input::ListenerLost { now, listener } => {
+                self.handle_listener_lost(now, listener).into()
             }
             Input::PostFailed { now, wr, error } => self.handle_post_failed(now, wr, error).into(),
             Input::DriverFailed { now, nexus, reason } => {
@@ -267,7 +289,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes = head.of(slots.slot(SlotId(head.slot)));
         let view = self.s.view();
         let framing = view.nexuses[nexus.index()].framing;
-        if peek_kind(bytes, framing).is_ok_and(|(kind, _)| kind.is_application()) {
+        // Not `peek_kind`: data that lies elsewhere may be part of what the frame's length covers.
+        let word = bytes.get(4..).and_then(|rest| rest.first_chunk());
+        let word = word.map_or(0, |word| u32::from_be_bytes(*word));
+        if Kind::from_word(word, framing.dialect()).is_ok_and(Kind::is_application) {
             let own = self
                 .g
                 .config

@@ -179,6 +179,12 @@ inputs! {
     }
     35 revoke Revoke { region: RegionId }
     36 set_policy SetPolicy { connection: ConnectionId, policy: ConnectionPolicy }
+    37 resolve_portal ResolvePortal {
+        now: Instant,
+        connection: ConnectionId,
+        index: u16,
+        peer: SocketAddr,
+    }
 
     50 handle_cm Cm { now: Instant, nexus: NexusId, event: CmEvent<'a> }
     51 handle_connect_request ConnectRequest {
@@ -212,6 +218,14 @@ inputs! {
     64 handle_stream_payload StreamPayload { now: Instant, socket: SocketId, bytes: u64 }
     65 handle_stream_progress StreamProgress { now: Instant, socket: SocketId }
     66 handle_socket_closed SocketClosed { now: Instant, socket: SocketId }
+    67 handle_shared_completion SharedCompletion {
+        now: Instant,
+        nexus: NexusId,
+        completion: Completion,
+        frame: Bytes<'a>,
+    }
+    68 handle_last_receive LastReceive { now: Instant, nexus: NexusId }
+    69 handle_listener_lost ListenerLost { now: Instant, listener: ListenerId }
 
     80 poll_control PollControl { transport: TransportId }
     81 poll_work PollWork { transport: TransportId }

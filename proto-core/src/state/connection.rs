@@ -36,6 +36,7 @@ super::machine! {
     }
     inputs {
         Open, Request, Hello, NexusUp, NexusUpJoin, SetupAccepted, HelloAccepted, Moved, Refused,
+        NextPortal,
         Accept, SentAway, Close, Abort, FinReq, FinRsp, Deadline, Lost, Broken, KeepaliveDead,
         Settled, Reported,
     }
@@ -53,11 +54,14 @@ super::machine! {
         Opening + NexusUpJoin => HelloSent / SendHello;
         Opening + Close => Ending / Give;
         Opening + Abort => Ending / Give;
+        Opening + NextPortal => Opening / Move;
         Opening + Lost => Ending / Fail;
+        Opening + Deadline => Ending / Fail;
         Opening + Broken => Ending / Fail;
 
         SetupSent + SetupAccepted => Online / GoOnline;
         SetupSent + Moved => Opening / Move;
+        SetupSent + NextPortal => Opening / Move;
         SetupSent + Refused => FinWait1 / Fail;
         SetupSent + Close => Leaving / Leave;
         SetupSent + Abort => Ending / Give;
@@ -66,6 +70,7 @@ super::machine! {
         SetupSent + Deadline => Ending / Fail;
 
         HelloSent + HelloAccepted => Online / GoOnline;
+        HelloSent + NextPortal => Opening / Move;
         HelloSent + Close => Leaving / Leave;
         HelloSent + Abort => Ending / Give;
         HelloSent + Lost => Ending / Fail;

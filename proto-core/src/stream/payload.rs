@@ -225,6 +225,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    /// Whether this side does not read frames of a transport connection: a payload before them, or a
+    /// frame, waits for memory.
+    pub(crate) fn stream_stopped(&mut self, n: u32) -> bool {
+        let s = self.nexus(n).sockets[0];
+        s != NONE
+            && match self.gate(s) {
+                Gate::Shut => true,
+                Gate::Payload => self.taker(s) == Taker::Undecided,
+                Gate::Slot | Gate::Head | Gate::Drop => false,
+            }
+    }
+
     /// There is memory for the payload that comes next on a transport connection.
     pub(crate) fn stream_resume(&mut self, n: u32) {
         let row = self.nexus(n);

@@ -137,7 +137,9 @@ what! {
     WriteLengthSum => "written lengths do not add up to the data length",
     /// The nexus protocol version is not ours; the value is the one received.
     NexusVersion => "unsupported nexus version",
-    /// A buffer size of zero was announced.
+    /// More than ten keepalives came in a second, with nothing of ours in between.
+    KeepaliveRate => "keepalives too often",
+    /// A buffer size was announced that no rejection fits.
     BufferSizeTooSmall => "buffer size that no rejection fits",
     /// A queue depth of zero was answered.
     DepthZero => "queue depth of zero",

@@ -41,7 +41,9 @@ pub use request::{Request, RequestFields, encode_request, request_head_len};
 pub use response::{
     Lengths, Response, ResponseFields, ResponseList, encode_response, response_head_len,
 };
-pub use session::{PortalIter, Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
+pub use session::{
+    PortalIter, Portals, SessionSetupRequest, SessionSetupResponse, TooLong, portals,
+};
 pub use setup::{
     BUFFER_SIZE_MIN, NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse,
     RkeyTable, SetupParams,

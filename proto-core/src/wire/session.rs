@@ -495,3 +495,15 @@ impl<'a> SessionSetupResponse<'a> {
         size_of::<SessionResponseBody>() + body
     }
 }
+
+/// Takes a list of portals apart, as it lies in an answer: a length of two bytes and a text each.
+/// Ends at what is no entry any more.
+pub fn portals(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = list;
+    core::iter::from_fn(move || {
+        let (len, after) = rest.split_first_chunk::<2>()?;
+        let (text, after) = after.split_at_checked(u16::from_be_bytes(*len).into())?;
+        rest = after;
+        Some(text)
+    })
+}

@@ -122,7 +122,10 @@ pub fn transport_limits(limits: &NicLimits) -> TransportLimits {
     let small = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
     TransportLimits {
         sq_depth: small(limits.sq_depth),
-        rq_depth: small(limits.rq_depth),
+        rq_depth: match limits.srq_depth {
+            0 => small(limits.rq_depth),
+            shared => small(shared),
+        },
         cq_depth: limits.cq_depth,
         max_sge: small(limits.max_sge),
         max_inline: small(limits.max_inline),

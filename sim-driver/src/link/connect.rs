@@ -336,6 +336,8 @@ impl Links {
         if let Some(peer) = self.peer_of(index) {
             self.sockets[peer].finishing = true;
             self.schedule_delivery(env, peer);
+        } else if self.sockets[index].half_open {
+            self.unheard(env, index);
         }
     }
 
@@ -354,7 +356,7 @@ impl Links {
             return;
         }
         let socket = &mut self.sockets[index];
-        socket.reset = true;
+        socket.reset = Some(error);
         socket.peer = None;
         // What was delivered and not read is lost too.
         socket.read = socket.written;
@@ -363,13 +365,28 @@ impl Links {
     }
 
     /// Both ends of a connection lose each other and are not told.
-    pub(super) fn sever(&mut self, index: usize) {
-        if let Some(peer) = self.peer_of(index) {
-            self.sockets[peer].half_open = true;
-            self.sockets[peer].peer = None;
+    pub(super) fn sever(&mut self, env: &mut Env, index: usize) {
+        let peer = self.peer_of(index);
+        for (here, there) in [(Some(index), peer), (peer, Some(index))] {
+            let Some(here) = here else { continue };
+            self.sockets[here].half_open = true;
+            self.sockets[here].peer = None;
+            let lost = there.is_some_and(|there| {
+                let there = &self.sockets[there];
+                there.written > there.delivered || there.finishing && !there.finished
+            });
+            if lost {
+                self.unheard(env, here);
+            }
         }
-        self.sockets[index].half_open = true;
-        self.sockets[index].peer = None;
+    }
+
+    /// Something of a half-open socket is not confirmed, and never will be.
+    pub(super) fn unheard(&mut self, env: &mut Env, index: usize) {
+        if !core::mem::replace(&mut self.sockets[index].giving_up, true) {
+            let id = self.id(index);
+            self.later(env, self.config.give_up, LinkEvent::GiveUp(id));
+        }
     }
 
     /// Nothing gets through to or from the host for a time; streams go on afterwards.
@@ -402,7 +419,7 @@ impl Links {
                 if let Some(peer) = self.peer_of(index) {
                     self.sockets[peer].orphan = true;
                 }
-                self.sever(index);
+                self.sever(env, index);
                 self.forget(index);
             }
         }
@@ -424,6 +441,7 @@ fn vacant() -> Socket {
         peer: None,
         half_open: false,
         orphan: false,
+        giving_up: false,
         local: NOWHERE,
         remote: NOWHERE,
         tries: 0,
@@ -434,7 +452,7 @@ fn vacant() -> Socket {
         read: 0,
         finishing: false,
         finished: false,
-        reset: false,
+        reset: None,
         delivering: false,
         nowhere: 0,
         peer_waits: false,

@@ -3,7 +3,8 @@
 //! A socket's ring holds what its peer wrote: bytes written, of which a part is delivered, of
 //! which a part is read. What is written and not read is bounded by the window. Closing ends a
 //! stream after its last byte; a reset ends it at once. A half-open socket has lost its peer and
-//! was not told: its bytes go nowhere.
+//! was not told: its bytes go nowhere, until it gives up sending them. If it sends nothing it never
+//! learns.
 //!
 //! Folder map: `connect` (listening, connecting, closing, faults), `stream` (bytes), `frame`
 //! (what a driver wants written, and when it is).
@@ -57,6 +58,8 @@ pub enum LinkEvent {
     Window(SockId),
     /// A reset reaches a socket.
     Reset(SockId),
+    /// A socket has sent something again and again, and nobody says that it came.
+    GiveUp(SockId),
 }
 
 /// Times and sizes of links.
@@ -74,6 +77,8 @@ pub struct LinkConfig {
     pub cut_ppm: u32,
     /// Bytes of one delivery, most.
     pub segment: u64,
+    /// How long bytes that nobody confirms are sent again before the stream is given up.
+    pub give_up: u64,
 }
 
 impl Default for LinkConfig {
@@ -85,6 +90,7 @@ impl Default for LinkConfig {
             connect_retry: (1_000_000_000, 3),
             cut_ppm: 250_000,
             segment: u64::MAX,
+            give_up: 20_000_000_000,
         }
     }
 }
@@ -168,6 +174,8 @@ struct Socket {
     half_open: bool,
     /// Its host is gone: another life at the address would answer with a reset.
     orphan: bool,
+    /// It sends something again and again.
+    giving_up: bool,
     local: SocketAddr,
     remote: SocketAddr,
     tries: u8,
@@ -180,7 +188,8 @@ struct Socket {
     /// The peer has closed after the last byte written; the end is delivered.
     finishing: bool,
     finished: bool,
-    reset: bool,
+    /// The error number of a stream that was reset.
+    reset: Option<i32>,
     delivering: bool,
     /// Bytes written into nowhere while half open.
     nowhere: u32,
@@ -295,6 +304,11 @@ impl Links {
             LinkEvent::Reset(id) => {
                 if let Some(index) = self.find(id) {
                     self.take_reset(env, index, crate::errno::ECONNRESET);
+                }
+            }
+            LinkEvent::GiveUp(id) => {
+                if let Some(index) = self.find(id) {
+                    self.take_reset(env, index, crate::errno::ETIMEDOUT);
                 }
             }
         }

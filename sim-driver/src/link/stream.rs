@@ -35,7 +35,7 @@ impl Links {
                 (u64::from(peer.window) - (peer.written - peer.read)) as usize
             }
             // The peer has closed: bytes are taken, and answered with a reset.
-            None if !socket.reset => socket.window as usize,
+            None if socket.reset.is_none() => socket.window as usize,
             None => 0,
         }
     }
@@ -63,6 +63,7 @@ impl Links {
         }
         if self.sockets[index].half_open {
             self.sockets[index].nowhere += n as u32;
+            self.unheard(env, index);
             self.unknown_there(env, index);
             return n;
         }
@@ -131,7 +132,7 @@ impl Links {
             return;
         }
         if there.is_some() && env.fires(Site::HalfOpen) {
-            self.sever(index);
+            self.sever(env, index);
             return;
         }
         self.deliver_some(env, index);
@@ -173,7 +174,7 @@ impl Links {
             return &[];
         };
         let socket = &self.sockets[index];
-        if socket.reset {
+        if socket.reset.is_some() {
             return &[];
         }
         let size = socket.ring.len();
@@ -227,8 +228,8 @@ impl Links {
     /// How the stream ended, once everything before the end is read.
     pub fn end(&self, id: SockId) -> Option<End> {
         let socket = &self.sockets[self.find(id)?];
-        if socket.reset {
-            return Some(End::Failed(errno::ECONNRESET));
+        if let Some(error) = socket.reset {
+            return Some(End::Failed(error));
         }
         if let State::Failed(error) = socket.state {
             return Some(End::Failed(error));

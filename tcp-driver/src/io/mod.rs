@@ -161,15 +161,15 @@ impl Io {
             || self.can_accept(core)
     }
 
-    /// Waits for events, `timeout` at most, and notes what they are about.
+    /// Waits for events, `timeout` at most, and notes what they are about. True when there were any.
     pub(crate) fn wait<T: Trace>(
         &mut self,
         core: &mut Core<T>,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         self.stats.waits += 1;
         match self.poll.poll(&mut self.events, timeout) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(true),
             other => other?,
         }
         let events = core::mem::replace(&mut self.events, Events::with_capacity(0));
@@ -182,7 +182,7 @@ impl Io {
         }
         self.more_events = count == events.capacity();
         self.events = events;
-        Ok(())
+        Ok(count > 0)
     }
 
     fn note<T: Trace>(&mut self, core: &mut Core<T>, event: &mio::event::Event) {

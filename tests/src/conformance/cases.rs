@@ -3,7 +3,7 @@
 use xio_proto::driver::Driver;
 use xio_proto::{Reason, Receipt};
 
-use super::party::{Ask, Decide, Heard, Pair};
+use super::party::{Ask, Decide, Heard, Pair, Pay};
 
 /// Private data of both sides, and the URI.
 pub fn private_data_goes_both_ways<D: Driver>(make: &mut impl FnMut() -> Pair<D>) {
@@ -228,4 +228,21 @@ pub fn sessions_share_a_transport_connection<D: Driver>(make: &mut impl FnMut() 
         p.client.count(|h| matches!(h, Heard::Closed(..))) == 1
             && p.server.count(|h| matches!(h, Heard::Closed(..))) == 1
     });
+}
+
+/// Large requests that find their memory in a pool, which is smaller than all of them.
+pub fn payloads_go_into_the_pool<D: Driver>(make: &mut impl FnMut() -> Pair<D>) {
+    let mut pair = make();
+    pair.server.pay = Pay::Pool(4 << 20);
+    pair.server.driver.add_pool(65_536, 64).expect("memory");
+    pair.open();
+    for user in 1..=20 {
+        pair.client.ask(&Ask::request(user, 700_000, 10));
+    }
+    pair.run("all answers", |p| {
+        p.client.heard.contains(&Heard::Response(20))
+    });
+    let answers = pair.client.count(|h| matches!(h, Heard::Response(_)));
+    assert_eq!(answers, 20);
+    pair.close();
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use xio_proto::driver::{BufferId, Driver};
 use xio_proto::wire::Dialect;
 use xio_proto::{
-    CommandError, ConnectOptions, ConnectionId, Data, Event, Failure, FreeRows, Instant,
-    ListenOptions, Message, Reason, Receipt, RequestOptions, Segment, SessionOpen, SlotId, TaskId,
+    CommandError, ConnectOptions, ConnectionId, ConnectionPolicy, Data, Event, Failure, FreeRows,
+    Instant, ListenOptions, Message, Reason, Receipt, RequestOptions, Segment, SessionOpen, SlotId,
+    TaskId,
 };
 
 /// What a server does with a session.
@@ -29,6 +30,8 @@ pub enum Pay {
     Provide,
     /// Refuses it with a status.
     Refuse(u32),
+    /// Is never asked: connections take memory from the endpoint's pool, so many bytes at most.
+    Pool(u64),
 }
 
 /// What a user heard; `u64`s are the messages' numbers.
@@ -311,7 +314,12 @@ impl<D: Driver> Party<D> {
         match next.expect("a decision") {
             Decide::Accept(private) => {
                 let connection = self.driver.accept(session, 1, &[], &private);
-                self.connection = Some(connection.expect("accepts"));
+                let connection = connection.expect("accepts");
+                self.connection = Some(connection);
+                if let Pay::Pool(most) = self.pay {
+                    let policy = ConnectionPolicy::pool(most);
+                    self.driver.set_policy(connection, policy).expect("there");
+                }
             }
             Decide::Reject(reason, private) => {
                 let done = self.driver.reject(session, reason, &private);
@@ -326,6 +334,7 @@ impl<D: Driver> Party<D> {
 
     fn waiting(&mut self, task: TaskId, len: u64) {
         match self.pay {
+            Pay::Pool(_) => panic!("asked for {len} bytes, with a pool"),
             Pay::Refuse(status) => self.driver.refuse(task, status).expect("waits"),
             Pay::Provide => {
                 let (buffer, segment) = self.buffer(0, len as usize);
@@ -376,6 +385,17 @@ impl<D: Driver> Party<D> {
                 self.waiting(task, len);
                 return;
             }
+            Event::Closed {
+                reason, unanswered, ..
+            } => Heard::Closed(reason, unanswered),
+            Event::SessionClosed { reason, .. } => Heard::SessionClosed(reason),
+            other => return self.message(other),
+        };
+        self.heard.push(heard);
+    }
+
+    fn message(&mut self, event: Event) {
+        let heard = match event {
             Event::Request {
                 task, header, data, ..
             } => {
@@ -412,10 +432,6 @@ impl<D: Driver> Party<D> {
                 self.back(task, buffers_returned);
                 Heard::Response(user)
             }
-            Event::Closed {
-                reason, unanswered, ..
-            } => Heard::Closed(reason, unanswered),
-            Event::SessionClosed { reason, .. } => Heard::SessionClosed(reason),
             other => return self.outcome(other),
         };
         self.heard.push(heard);

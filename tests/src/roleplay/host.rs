@@ -316,13 +316,15 @@ impl Driver for Host {
     fn listening(&self, _: ListenerId) -> Option<SocketAddr> {
         None
     }
+    fn now(&mut self) -> Instant {
+        self.now
+    }
     fn with<R>(
         &mut self,
         _: Key,
         run: impl FnOnce(Parts<'_, BoxedTables, Watch, SlotBytes>) -> R,
     ) -> R {
         run(Parts {
-            now: self.now,
             endpoint: &mut self.endpoint,
             slots: &mut self.slots,
         })
@@ -335,6 +337,7 @@ impl Driver for Host {
         true
     }
     fn lend(&mut self, _: Key, _: TaskId, _: &[Segment]) {}
+    fn keep(&mut self, _: Key, _: BufferId) {}
     fn give_back(&mut self, _: Key, _: TaskId) {}
     fn poll(&mut self, _: Option<Duration>) -> Result<bool, Infallible> {
         Ok(false)

@@ -228,7 +228,7 @@ impl Client {
                     other => Err(format!("{user} failed, expected {other:?}")),
                 }
             }
-            Event::BuffersReturned { .. } | Event::Closed { .. } => Ok(()),
+            Event::Portals { .. } | Event::BuffersReturned { .. } | Event::Closed { .. } => Ok(()),
             Event::SessionClosed { .. } => {
                 self.closed += 1;
                 Ok(())

@@ -4,6 +4,7 @@
 mod chance;
 mod conversation;
 mod payload;
+mod portals;
 mod recorded;
 mod room;
 mod strangers;

@@ -49,6 +49,15 @@ fn run() -> Result<(), Box<dyn Error>> {
     if first == "wishes" {
         return trials::wishes(next("the address")?.parse()?);
     }
+    if first == "ask" {
+        let client = next("the client's address")?.parse()?;
+        let server = next("the server's address")?.parse()?;
+        return trials::ask(client, server, next("how many")?.parse()?);
+    }
+    if first == "stages" {
+        let ip = next("the device's address")?.parse()?;
+        return trials::stages(ip, &next("the device's name")?);
+    }
     if first == "faults" {
         return trials::faults();
     }

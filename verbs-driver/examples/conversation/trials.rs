@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use xio_verbs::Spin;
 
 use crate::check;
 use crate::load::{Load, Outcomes, Server, options};
-use crate::side::{Sizes, Wish};
+use crate::side::{Side, Sizes, Wish};
 
 /// The ends of the wire in the machine of `cargo xtask vm`.
 const NEAR: &str = "10.99.1.1";
@@ -45,6 +46,25 @@ pub(crate) fn wakes(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
         );
     }
     Ok(())
+}
+
+/// Requests to a server in another process that echoes, with pauses between them.
+pub(crate) fn ask(client: IpAddr, server: SocketAddr, count: usize) -> Result<(), Box<dyn Error>> {
+    loop {
+        let load = Load::connect(client, server, Spin::Never)?
+            .of(count, 2, Wish::new(64, 64))
+            .thinking(Duration::from_millis(2));
+        let (outcomes, _) = load.run(Duration::from_secs(120), |_| Ok(()))?;
+        if outcomes.reason == Some(Reason::Refused) {
+            // It does not listen yet.
+            continue;
+        }
+        println!("ask: {outcomes:?}");
+        check(outcomes.longest < STALL, || {
+            "a round trip took too long".into()
+        })?;
+        return all_answered(&outcomes, count);
+    }
 }
 
 /// Many small requests at a time, with no retry for a receive that is missing.
@@ -84,6 +104,38 @@ pub(crate) fn cycles(server: IpAddr, client: IpAddr, count: usize) -> Result<(),
         || "left behind".into(),
     )?;
     served.stop().map(drop)
+}
+
+/// A driver whose start fails at each of its stages in turn leaves nothing behind: the kernel is
+/// told to allow so many objects of the device and no more.
+pub(crate) fn stages(ip: IpAddr, device: &str) -> Result<(), Box<dyn Error>> {
+    let root = Path::new("/sys/fs/cgroup");
+    run("/bin/mount", &["-t", "cgroup2", "none", "/sys/fs/cgroup"])?;
+    std::fs::write(root.join("cgroup.subtree_control"), "+rdma")?;
+    let group = root.join("trial");
+    std::fs::create_dir_all(&group)?;
+    std::fs::write(group.join("cgroup.procs"), std::process::id().to_string())?;
+    let mut before: Option<Holdings> = None;
+    let mut errors = Vec::new();
+    for objects in 1..32 {
+        let most = format!("{device} hca_handle=8 hca_object={objects}");
+        std::fs::write(group.join("rdma.max"), most)?;
+        let Err(error) = Side::new(0, &options(ip, Spin::Never)) else {
+            errors.dedup();
+            println!("stages: a driver is {objects} objects; before that: {errors:?}");
+            return check(errors.len() >= 3, || "too few stages failed".into());
+        };
+        errors.push(error.to_string());
+        let now = Holdings::now()?;
+        if let Some(before) = &before {
+            let same = before.files == now.files && before.regions == now.regions;
+            check(same, || {
+                format!("{objects} objects: {before:?} and {now:?}")
+            })?;
+        }
+        before = Some(now);
+    }
+    Err("a driver needs more than 31 objects".into())
 }
 
 /// What the process holds.
@@ -284,11 +336,7 @@ fn all_answered(outcomes: &Outcomes, count: usize) -> Result<(), Box<dyn Error>>
     })
 }
 
-fn everything_back(
-    outcomes: &Outcomes,
-    side: crate::side::Side,
-    count: usize,
-) -> Result<(), Box<dyn Error>> {
+fn everything_back(outcomes: &Outcomes, side: Side, count: usize) -> Result<(), Box<dyn Error>> {
     let known = outcomes.answered + outcomes.failed + outcomes.not_sent;
     check(known == count, || format!("{known} outcomes of {count}"))?;
     check(side.driver.in_flight() == 0, || {

@@ -19,12 +19,8 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
     };
     for features in ["link", "dlopen"] {
         cargo("clippy")
-            .args([
-                "--all-targets",
-                "--no-default-features",
-                "--features",
-                features,
-            ])
+            .args(["--no-deps", "--all-targets", "--no-default-features"])
+            .args(["--features", features])
             .args(["--", "-D", "warnings"])
             .run()?;
     }

@@ -49,13 +49,20 @@ pub(super) const SUITES: &[Suite] = &[
         name: "verbs",
         what: "the driver on one device, and on two with a wire between them",
         script: include_str!("verbs.sh"),
-        programs: &[Program::Example("xio-verbs", "conversation")],
+        programs: &[
+            Program::Example("xio-verbs", "conversation"),
+            Program::Example("xio-verbs", "mio_echo"),
+            Program::Example("xio-verbs", "tokio_echo"),
+        ],
     },
     Suite {
         name: "conformance",
         what: "what all drivers must do, over queue pairs",
         script: include_str!("conformance.sh"),
-        programs: &[Program::Test("xio-verbs", "conformance", "device-tests")],
+        programs: &[
+            Program::Test("xio-verbs", "conformance", "device-tests"),
+            Program::Test("xio-verbs", "costs", "device-tests"),
+        ],
     },
     Suite {
         name: "faults",

@@ -109,7 +109,7 @@ impl<T: Trace> Hot<'_, T> {
             }
         }
         let state = self.g.transport(nexus.transport);
-        if state.cq_used >= state.limits.cq_depth {
+        if state.cq_used >= state.limits.cq_depth || state.limits.shared_receive_queue {
             return None;
         }
         let (slot, row) = self.g.rx_slots.take_row(self.slots)?;
