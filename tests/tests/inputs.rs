@@ -407,6 +407,34 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
     ]
 }
 
+/// About shared queues, listeners and portals.
+fn rare_reports(now: Instant) -> Vec<Input<'static>> {
+    let nexus = NexusId::new(0, 5);
+    vec![
+        Input::SharedCompletion {
+            now,
+            nexus,
+            completion: Completion {
+                wr: WrId::from_bits(1 << 60 | 7),
+                status: WorkStatus::Success,
+                len: 3,
+            },
+            frame: Bytes(b"abc"),
+        },
+        Input::LastReceive { now, nexus },
+        Input::ListenerLost {
+            now,
+            listener: ListenerId::new(0, 5),
+        },
+        Input::ResolvePortal {
+            now,
+            connection: ConnectionId::new(1, 2),
+            index: 3,
+            peer: "10.0.0.2:7000".parse().expect("an address"),
+        },
+    ]
+}
+
 fn streams_and_polls(now: Instant) -> Vec<Input<'static>> {
     let transport = TransportId(0);
     let socket = SocketId::new(1, 4);
@@ -453,6 +481,7 @@ fn samples() -> Vec<Input<'static>> {
     samples.extend(messages(now));
     samples.extend(direct(now));
     samples.extend(reports(now));
+    samples.extend(rare_reports(now));
     samples.extend(streams_and_polls(now));
     let known: BTreeSet<_> = samples.iter().map(Input::method).collect();
     let all: BTreeSet<_> = Input::METHODS.iter().map(|(_, method)| *method).collect();

@@ -254,10 +254,19 @@ fn a_full_backlog_delays_and_ports_differ() {
 }
 
 #[test]
-fn half_open_says_nothing_for_long_and_fills_up() {
+fn what_nobody_confirms_is_given_up() {
     let (mut pair, client, _) = Pair::connected(6, LinkConfig::default());
     pair.links.kill(&mut pair.env, pair.hosts[1]);
     pair.links.write(&mut pair.env, client, b"unheard");
+    assert_eq!(pair.links.end(client), None);
+    pair.run();
+    assert_eq!(pair.links.end(client), Some(End::Failed(errno::ETIMEDOUT)));
+}
+
+#[test]
+fn half_open_says_nothing_for_long_and_fills_up() {
+    let (mut pair, client, _) = Pair::connected(6, LinkConfig::default());
+    pair.links.kill(&mut pair.env, pair.hosts[1]);
     pair.run();
     assert_eq!(pair.links.end(client), None);
     pair.links.add_host(1, address(1));

@@ -66,6 +66,8 @@ struct Socket {
     hung_up: bool,
     /// The endpoint was told of the end.
     ended: bool,
+    /// Turns that the end waited to be told.
+    waited: u8,
     /// It is in the list of sockets to read.
     queued: bool,
     /// Bytes that were read and could not be taken.

@@ -473,7 +473,7 @@ impl<D: Driver> Party<D> {
                 buffers_returned,
             } => (task, buffers_returned, Heard::Cancelled(user)),
             Event::BuffersReturned { task, .. } => return self.free_buffers(task),
-            Event::Writable { .. } => return,
+            Event::Writable { .. } | Event::Portals { .. } => return,
             other => panic!("{other:?}"),
         };
         self.back(task, returned);
