@@ -356,6 +356,10 @@ impl Links {
             return;
         }
         let socket = &mut self.sockets[index];
+        if socket.reset.is_some() {
+            // It has its end; what else is wrong with it comes too late.
+            return;
+        }
         socket.reset = Some(error);
         socket.peer = None;
         // What was delivered and not read is lost too.
