@@ -104,7 +104,7 @@ pub(crate) struct ServeArgs {
     /// Where to listen: tcp://host:port/resource; port 0 takes any, host * is every address
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
-    /// Take everybody who asks for a session [default]
+    /// Take everybody who asks for a session; so without any of these
     #[arg(long, conflicts_with_all = ["reject", "redirect"])]
     pub(crate) accept: bool,
     /// Refuse everybody, with this reason (a number; libxio's own begin at 1247689300)

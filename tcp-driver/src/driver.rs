@@ -27,6 +27,8 @@ pub struct TcpDriver<T: Trace = NoTrace> {
     held: Option<Instant>,
     /// An event that was looked at to know whether there is one.
     ahead: Option<Event>,
+    /// The last poll had something to tell at once and did not look at the system.
+    unseen: bool,
 }
 
 /// The one place where the driver's clock comes from.
@@ -99,6 +101,7 @@ impl<T: Trace> TcpDriver<T> {
             clock: start(),
             held: None,
             ahead: None,
+            unseen: false,
         })
     }
 
@@ -126,7 +129,7 @@ impl<T: Trace> TcpDriver<T> {
     /// [`poll`](Driver::poll) with a timeout of zero; `None` when nothing but the descriptor calls
     /// for that. To be asked after each poll.
     pub fn timeout(&self) -> Option<Duration> {
-        if self.ahead.is_some() || self.io.busy(&self.core) {
+        if self.ahead.is_some() || self.unseen || self.io.busy(&self.core) {
             return Some(Duration::ZERO);
         }
         let now = self.reading();
@@ -219,6 +222,15 @@ impl<T: Trace> TcpDriver<T> {
     fn look_ahead(&mut self) -> bool {
         if self.ahead.is_none() {
             self.ahead = self.core.endpoint.poll_event();
+        }
+        self.ahead.is_some()
+    }
+
+    /// The end of a poll; whether there is an event.
+    fn leave(&self) -> bool {
+        // The user may sleep on the descriptor.
+        if self.io.waker.sleep() {
+            self.io.waker.ring();
         }
         self.ahead.is_some()
     }
@@ -336,7 +348,12 @@ impl<T: Trace> Driver for TcpDriver<T> {
         let until = timeout.map(|t| self.core.now.after(t));
         loop {
             self.drain();
-            self.look_ahead();
+            // What there is to tell is told without asking the system, but not twice in a row: a
+            // driver that always has something would never read.
+            if self.look_ahead() && !self.unseen && self.held.is_none() {
+                self.unseen = true;
+                return Ok(self.leave());
+            }
             let mut patience = self.patience(until);
             if woken || self.held.is_some() {
                 patience = Some(Duration::ZERO);
@@ -346,6 +363,7 @@ impl<T: Trace> Driver for TcpDriver<T> {
                 patience = Some(Duration::ZERO);
             }
             self.wait(patience).map_err(Error::Events)?;
+            self.unseen = false;
             woken |= self.io.waker.awake();
             self.core.now = self.reading();
             self.io.take_in(&mut self.core);
@@ -353,11 +371,7 @@ impl<T: Trace> Driver for TcpDriver<T> {
             self.drain();
             let over = self.held.is_some() || until.is_some_and(|at| at <= self.core.now);
             if self.look_ahead() || woken || over {
-                // The user may sleep on the descriptor.
-                if self.io.waker.sleep() {
-                    self.io.waker.ring();
-                }
-                return Ok(self.ahead.is_some());
+                return Ok(self.leave());
             }
         }
     }

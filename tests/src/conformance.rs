@@ -1,4 +1,4 @@
-//! What every driver must do, written once against [`Driver`]: each case is a function that is
+//! What every driver must do, written once against [`Driver`](xio_proto::driver::Driver): each case is a function that is
 //! given two endpoints over some wire, [`conformance_suite!`](crate::conformance_suite) makes a
 //! test of each.
 

@@ -404,6 +404,13 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
         },
         Input::RegionRevoked { now, region },
         Input::Timeout { now },
+    ]
+}
+
+/// About shared queues, listeners and portals.
+fn rare_reports(now: Instant) -> Vec<Input<'static>> {
+    let nexus = NexusId::new(0, 5);
+    vec![
         Input::SharedCompletion {
             now,
             nexus,
@@ -415,12 +422,15 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
             frame: Bytes(b"abc"),
         },
         Input::LastReceive { now, nexus },
-        Input::ListenerLost { now, listener },
+        Input::ListenerLost {
+            now,
+            listener: ListenerId::new(0, 5),
+        },
         Input::ResolvePortal {
             now,
             connection: ConnectionId::new(1, 2),
             index: 3,
-            peer: address,
+            peer: "10.0.0.2:7000".parse().expect("an address"),
         },
     ]
 }
@@ -471,6 +481,7 @@ fn samples() -> Vec<Input<'static>> {
     samples.extend(messages(now));
     samples.extend(direct(now));
     samples.extend(reports(now));
+    samples.extend(rare_reports(now));
     samples.extend(streams_and_polls(now));
     let known: BTreeSet<_> = samples.iter().map(Input::method).collect();
     let all: BTreeSet<_> = Input::METHODS.iter().map(|(_, method)| *method).collect();

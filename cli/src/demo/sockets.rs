@@ -27,11 +27,14 @@ use crate::talk::url::Url;
 /// Real time after which the demo is given up.
 const TOO_LONG: Duration = Duration::from_secs(600);
 
-/// What both sides did so far, with times since the beginning.
+/// When, in nanoseconds since the beginning, who, and what.
+type Line = (u64, &'static str, String);
+
+/// What both sides did so far.
 #[derive(Clone, Debug)]
 struct Log {
     began: Instant,
-    lines: Arc<Mutex<Vec<(u64, &'static str, String)>>>,
+    lines: Arc<Mutex<Vec<Line>>>,
 }
 
 impl Log {
@@ -51,8 +54,7 @@ impl Log {
     /// The lines since the last call.
     fn take(&self) -> String {
         let lines = std::mem::take(&mut *self.lines.lock().expect("nobody panics with the log"));
-        let line =
-            |(at, who, what): (u64, &str, String)| format!("  {:>9}  {who}  {what}\n", Nanos(at));
+        let line = |(at, who, what): Line| format!("  {:>9}  {who}  {what}\n", Nanos(at));
         lines.into_iter().map(line).collect()
     }
 }

@@ -113,6 +113,8 @@ pub(crate) struct Client<F> {
     /// Largest answer that surely fits a frame.
     inline_max: u64,
     next_at: Option<Instant>,
+    /// When the next message first found no room.
+    tried_at: Option<Instant>,
     is_stopped: bool,
     /// Where it is.
     pub(crate) phase: Phase,
@@ -167,6 +169,7 @@ impl<F: Fn(u64) -> Shape> Client<F> {
             connection: None,
             inline_max: 0,
             next_at: None,
+            tried_at: None,
             is_stopped: false,
             phase: Phase::Connecting,
             outcomes: Outcomes::new()?,
@@ -207,8 +210,10 @@ impl<F: Fn(u64) -> Shape> Client<F> {
 
     /// When the next message is due, if the workload wants it to wait.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        let idle = self.phase == Phase::Up && !self.is_finished();
-        self.next_at.filter(|_| idle && !self.vacant.is_empty())
+        let idle = self.phase == Phase::Up && !self.is_finished() && !self.vacant.is_empty();
+        let late = self.tried_at.zip(self.workload.deadline);
+        let late = late.map(|(since, deadline)| since + deadline);
+        late.or(self.next_at).filter(|_| idle)
     }
 
     fn is_finished(&self) -> bool {
@@ -326,17 +331,24 @@ impl<F: Fn(u64) -> Shape> Client<F> {
             return;
         };
         while !self.is_finished() && !self.vacant.is_empty() && self.is_time() {
-            match self.send_next(driver, connection) {
-                Ok(()) => {}
+            let reason = match self.send_next(driver, connection) {
+                Ok(()) => {
+                    self.handed_on();
+                    continue;
+                }
                 // `Writable` will come, or the connection's end; memory comes back with an outcome.
+                // A peer that says nothing may hold all there is beyond a message's deadline.
+                Err(CommandError::Full(_) | CommandError::NoCredit) if self.is_too_late() => {
+                    "no room before the deadline".to_owned()
+                }
                 Err(CommandError::Full(_) | CommandError::NoCredit | CommandError::Closed(_)) => {
                     return;
                 }
-                Err(error) => {
-                    self.outcomes.sent += 1;
-                    *self.outcomes.failed.entry(error.to_string()).or_default() += 1;
-                }
-            }
+                Err(error) => error.to_string(),
+            };
+            self.outcomes.sent += 1;
+            *self.outcomes.failed.entry(reason).or_default() += 1;
+            self.handed_on();
         }
         if self.is_finished() && self.vacant.len() == self.entries.len() {
             self.phase = Phase::Closing;
@@ -345,15 +357,23 @@ impl<F: Fn(u64) -> Shape> Client<F> {
         }
     }
 
-    fn is_time(&mut self) -> bool {
-        let (Some(interval), Some(at)) = (self.workload.interval, self.next_at) else {
-            return true;
-        };
-        let is_time = now() >= at;
-        if is_time {
-            self.next_at = Some(at + interval);
-        }
-        is_time
+    fn is_time(&self) -> bool {
+        self.next_at.is_none_or(|at| now() >= at)
+    }
+
+    /// The next message is another one.
+    fn handed_on(&mut self) {
+        let next = self.next_at.zip(self.workload.interval);
+        self.next_at = next.map(|(at, interval)| at + interval);
+        self.tried_at = None;
+    }
+
+    /// Whether the next message found no room for as long as it may take in all.
+    fn is_too_late(&mut self) -> bool {
+        let since = self.next_at.unwrap_or_else(now);
+        let since = *self.tried_at.get_or_insert(since);
+        let deadline = self.workload.deadline;
+        deadline.is_some_and(|deadline| since.elapsed() >= deadline)
     }
 
     fn send_next<D: Driver>(

@@ -178,11 +178,10 @@ impl Nexus {
     }
 
     /// Whether a poll for work can bring anything. Has a cheap test for each output that
-    /// `next_work` makes, and may be wrong only in saying yes. A stream's receives have no aim,
-    /// so its answer is always yes.
+    /// `next_work` makes, and may be wrong only in saying yes. A stream needs no receives.
     #[inline(always)]
     pub(crate) fn may_have_work(&self) -> bool {
-        self.may_need_receives()
+        (self.may_need_receives() && self.framing == Framing::Rdma)
             || (self.tx_head & self.rdma_head & self.ack_head) != NONE
             || self.setup_due
     }

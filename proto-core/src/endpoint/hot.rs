@@ -16,7 +16,7 @@ use crate::state::task::{self, Action, Input, State};
 use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::trace::Trace;
-use crate::wire::Kind;
+use crate::wire::{Framing, Kind};
 
 /// In a place on a send queue: not a work entry's index, but that of the task whose frame it is.
 pub(crate) const FRAME: u32 = 1 << 31;
@@ -293,7 +293,8 @@ impl<T: Trace> Hot<'_, T> {
     pub(crate) fn uncount(&mut self, n: u32) {
         let nexus = &mut self.nexuses[n as usize];
         nexus.held -= 1;
-        if nexus.posted <= nexus.recv_quiet || nexus.stalled {
+        let wants = nexus.may_want_receive() && nexus.framing == Framing::Rdma;
+        if wants || nexus.stalled {
             self.mark_ready(n);
         }
     }

@@ -66,6 +66,8 @@ struct Socket {
     hung_up: bool,
     /// The endpoint was told of the end.
     ended: bool,
+    /// Turns that the end waited to be told.
+    waited: u8,
     /// It is in the list of sockets to read.
     queued: bool,
     /// Bytes that were read and could not be taken.
@@ -219,11 +221,21 @@ impl Io {
         }
     }
 
-    /// Reads what came, and accepts who knocks; everybody gets one turn.
+    /// Reads what came, and accepts who knocks; everybody gets one turn, and those that may be
+    /// read because of what others brought (data sockets whose frame is here now) one behind that.
     pub(crate) fn take_in<T: Trace>(&mut self, core: &mut Core<T>) {
         self.accept_all(core);
-        for _ in 0..self.readable.len() {
-            let Some(s) = self.readable.pop_front() else {
+        let all = self.readable.len();
+        self.turns(core, 0, all);
+        let before = self.readable.len();
+        self.collect_readable(core);
+        self.turns(core, before, self.readable.len() - before);
+    }
+
+    /// A turn of reading for `count` sockets of the list, from a place on.
+    fn turns<T: Trace>(&mut self, core: &mut Core<T>, from: usize, count: usize) {
+        for _ in 0..count {
+            let Some(s) = self.readable.remove(from) else {
                 break;
             };
             self.sockets[s as usize].queued = false;

@@ -9,6 +9,9 @@ use super::{Core, Io};
 /// A buffer beyond the share of whole ones.
 const SMALL: usize = 2048;
 
+/// Turns that an ended socket waits for the other of its pair to be read.
+const WAITS: u8 = 64;
+
 /// Bytes that were read and not taken, in the buffer that they were read into.
 #[derive(Debug)]
 pub(super) struct Rest {
@@ -108,9 +111,24 @@ impl Io {
         self.keep_rest(s, rest);
         match turn {
             Turn::Later => self.mark_readable(s),
-            Turn::End => self.end(core, s, id),
-            Turn::Shut if self.at_its_end(s) => self.end(core, s, id),
+            Turn::End => self.end_in_turn(core, s, id),
+            Turn::Shut if self.at_its_end(s) => self.end_in_turn(core, s, id),
             _ => {}
+        }
+    }
+
+    /// Tells of the end, but not while the other socket of the pair has something to be read: one
+    /// end takes both with it, and what came before is still to be heard.
+    fn end_in_turn<T: Trace>(&mut self, core: &mut Core<T>, s: u32, id: SocketId) {
+        let row = &self.sockets[s as usize];
+        let pair = self.nexuses.get(row.nexus as usize);
+        let other = pair.and_then(|n| n.sockets.into_iter().find(|other| *other != s));
+        let other = other.and_then(|other| self.sockets.get(other as usize));
+        if other.is_some_and(|other| other.queued) && row.waited < WAITS {
+            self.sockets[s as usize].waited += 1;
+            self.mark_readable(s);
+        } else {
+            self.end(core, s, id);
         }
     }
 

@@ -10,6 +10,10 @@ use super::{Core, Io, NONE};
 
 /// Pieces of memory that one call writes, at most.
 const SLICES: usize = 128;
+/// Pieces of one frame without data outside its slot, at most.
+const FEW: usize = 2;
+/// Frames that a transport connection has room for from its first one on.
+const FRAMES: usize = 64;
 
 /// A frame that is not written whole.
 #[derive(Debug)]
@@ -85,6 +89,13 @@ impl Queue {
         }
     }
 
+    /// Whether one frame is left for a socket, and that has few pieces.
+    fn is_short(&self, lane: Lane) -> bool {
+        let at = self.cursors[usize::from(lane == Lane::Data)].frame;
+        let last = self.frames.len() == at + 1;
+        last && (lane == Lane::Control || self.frames[at].data.is_empty())
+    }
+
     fn at_end(&self, lane: Lane) -> bool {
         self.cursors[usize::from(lane == Lane::Data)].frame >= self.frames.len()
     }
@@ -103,17 +114,17 @@ impl Frame {
 }
 
 /// Pieces of memory for one call.
-struct Gather<'a> {
-    slices: [IoSlice<'a>; SLICES],
+struct Gather<'a, const MOST: usize> {
+    slices: [IoSlice<'a>; MOST],
     count: usize,
     skip: u64,
     bytes: usize,
     most: usize,
 }
 
-impl<'a> Gather<'a> {
+impl<'a, const MOST: usize> Gather<'a, MOST> {
     fn full(&self) -> bool {
-        self.count == SLICES || self.bytes >= self.most
+        self.count == MOST || self.bytes >= self.most
     }
 
     fn push(&mut self, piece: &'a [u8]) {
@@ -180,6 +191,10 @@ impl Io {
         if row.id != Some(nexus) {
             complete(core, wr, WorkStatus::Flushed);
             return;
+        }
+        if row.queue.frames.capacity() == 0 {
+            // Once, and not whenever more wait than ever before.
+            row.queue.frames.reserve(FRAMES);
         }
         row.queue.frames.push_back(Frame {
             wr,
@@ -252,7 +267,11 @@ impl Io {
                 return true;
             }
             let most = *budget;
-            let (offered, taken) = self.write_once(core, n, s, lane, most);
+            let (offered, taken) = if queue.is_short(lane) {
+                self.write_once::<FEW, T>(core, n, s, lane, most)
+            } else {
+                self.write_once::<SLICES, T>(core, n, s, lane, most)
+            };
             match taken {
                 Ok(bytes) => {
                     self.stats.bytes_written += bytes as u64;
@@ -277,7 +296,9 @@ impl Io {
         }
     }
 
-    fn write_once<T: Trace>(
+    /// Writes as much as fits into one call with `MOST` pieces; what was offered, and what became of
+    /// it.
+    fn write_once<const MOST: usize, T: Trace>(
         &mut self,
         core: &Core<T>,
         n: u32,
@@ -288,7 +309,7 @@ impl Io {
         let queue = &self.nexuses[n as usize].queue;
         let cursor = queue.cursors[usize::from(lane == Lane::Data)];
         let mut gather = Gather {
-            slices: [IoSlice::new(&[]); SLICES],
+            slices: [IoSlice::new(&[]); MOST],
             count: 0,
             skip: cursor.offset,
             bytes: 0,
