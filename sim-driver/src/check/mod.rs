@@ -292,6 +292,8 @@ struct Message {
     /// A receipt was asked for.
     receipt: bool,
     receipt_came: bool,
+    /// It came with an answer that must say that the receiver's user never got it.
+    hollow_receipt: bool,
     /// What the receiver's user had the receipt say.
     receipt_code: u32,
     /// The receiver's user did not take it, and why.
@@ -403,6 +405,7 @@ impl Ledger {
             room: 0,
             receipt: false,
             receipt_came: false,
+            hollow_receipt: false,
             receipt_code: 0,
             turned_away: None,
             answer: None,
@@ -551,9 +554,13 @@ impl Ledger {
             0 => m.delivered && m.receipt_code == 0,
             code => m.delivered && m.receipt_code == code || m.was_refused(code),
         };
-        // A request whose data is refused is answered with the status, and its receipt says nothing.
-        let refused = m.class == Class::Request && m.turned_away.is_some();
-        if !agrees && !refused {
+        // A request whose data is refused is answered with the status, and its receipt says nothing. The
+        // endpoint itself does so when its user was not asked in time, as the outcome must say then.
+        let request = m.class == Class::Request;
+        let hollow = request && m.turned_away.is_none() && code == 0 && !m.delivered;
+        self.messages[message as usize].hollow_receipt = hollow;
+        let refused = request && m.turned_away.is_some();
+        if !agrees && !refused && !hollow {
             let text = format!(
                 "message {message}: the receipt says {code}, delivered {}, its user {} {:?}",
                 m.delivered, m.receipt_code, m.turned_away
@@ -675,6 +682,7 @@ impl Ledger {
             Outcome::NeverSent => !m.delivered,
             _ => true,
         };
+        let agrees = agrees && (!m.hollow_receipt || outcome == Outcome::Refused);
         if !agrees {
             let text = format!("message {message}: {outcome:?}, delivered {}", m.delivered);
             self.breach(at, Check::Agreement, text);
