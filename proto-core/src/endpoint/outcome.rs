@@ -323,6 +323,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             self.connection(c).held -= 1;
             self.settle(c);
+            // One that moved here may still wait for a frame on the transport connection that it
+            // came from.
+            if self.connection(c).nexus == n {
+                self.detach_nexus(c);
+            }
             c = next;
         }
         debug_assert_eq!(

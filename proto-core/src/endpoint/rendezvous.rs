@@ -5,7 +5,7 @@ use super::Endpoint;
 use super::session::Keep;
 use crate::config::Rendezvous;
 use crate::entries::{
-    Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, WorkEntry, WorkKind,
+    Direct, Ending, Extent, SegmentList, TaskEvents, TaskFlags, Transfer, WorkEntry, WorkKind,
 };
 use crate::error::{CommandError, Failure, Length, Reason, WorkStatus};
 use crate::ids::{NONE, TaskId};
@@ -298,17 +298,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             let row = self.task(t);
             let open = matches!(row.state, State::Fetching | State::AnswerFetching);
-            if !open || row.transfer.posted == row.transfer.total {
-                let tables = self.s.tables();
-                let row = &mut tables.nexuses[n as usize];
-                queue_pop!(tables.tasks, row.rdma_head, row.rdma_tail, queue_next);
-                let flags = &mut tables.tasks[t as usize].flags;
-                flags.remove(TaskFlags::QUEUED);
-                if flags.contains(TaskFlags::ACK_LATER) {
-                    flags.remove(TaskFlags::ACK_LATER);
-                    self.queue_read_ack(t);
-                }
-                self.try_free(t);
+            if !open {
+                self.pop_transfer(n);
                 continue;
             }
             let transport = self.nexus(n).transport;
@@ -318,8 +309,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             let work = self.rdma_work(n, t, ListKind::In, slots);
             self.nexus(n).reads_used += 1;
+            let Transfer { posted, total, .. } = self.task(t).transfer;
+            if posted == total {
+                // At once: when the data is here, its answer needs its place in another list.
+                self.pop_transfer(n);
+            }
             return Some(work);
         }
+    }
+
+    /// The first of a nexus's transfers leaves their list.
+    fn pop_transfer(&mut self, n: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.nexuses[n as usize];
+        let t = queue_pop!(tables.tasks, row.rdma_head, row.rdma_tail, queue_next);
+        let flags = &mut tables.tasks[t as usize].flags;
+        flags.remove(TaskFlags::QUEUED);
+        if flags.contains(TaskFlags::ACK_LATER) {
+            flags.remove(TaskFlags::ACK_LATER);
+            self.queue_read_ack(t);
+        }
+        self.try_free(t);
     }
 
     /// The next WRITE of a response, or `None` when all of it is posted.
