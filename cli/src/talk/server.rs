@@ -97,7 +97,7 @@ pub(crate) struct Server {
     counting: Option<(Buffer, usize)>,
     header: Vec<u8>,
     scratch: Vec<u8>,
-    /// Clients get lines about them.
+    /// Of all connections together.
     pub(crate) counts: Counts,
 }
 
