@@ -461,9 +461,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = &mut tables.nexuses[n as usize];
         nexus.posted -= 1;
         self.g.transport(nexus.transport).cq_used -= 1;
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         let tables = self.s.tables();
         let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
         if nexus.rq_head == slot {

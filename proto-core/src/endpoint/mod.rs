@@ -154,7 +154,7 @@ pub(crate) struct Globals {
     /// Connections whose user waits for a task or slot.
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
-    pub(crate) slot_waiters: u32,
+    pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
     pub(crate) waits: bool,
     /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
@@ -283,7 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session_events: Queue::EMPTY,
             rare_events: false,
             blocked: Queue::EMPTY,
-            slot_waiters: 0,
+            slot_line: Queue::EMPTY,
             waits: false,
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
@@ -499,9 +499,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot < self.g.config.rx_slots {
             self.offer_slots();
         }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         self.wake_blocked();
     }
 }

@@ -10,7 +10,7 @@ use crate::mutant::mutated;
 use crate::state::nexus;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::queue_pop;
+use crate::table::{queue_pop, queue_remove};
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
@@ -81,23 +81,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !core::mem::take(&mut t.connections[c as usize].in_blocked) {
             return;
         }
-        let next = t.connections[c as usize].blocked_next;
         let q = &mut self.g.blocked;
-        if q.head == c {
-            q.head = next;
-            if next == NONE {
-                q.tail = NONE;
-            }
-            return;
-        }
-        let mut at = q.head;
-        while t.connections[at as usize].blocked_next != c {
-            at = t.connections[at as usize].blocked_next;
-        }
-        t.connections[at as usize].blocked_next = next;
-        if next == NONE {
-            q.tail = at;
-        }
+        queue_remove!(t.connections, q.head, q.tail, blocked_next, c);
     }
 
     /// A work request of a message is done.

@@ -14,7 +14,7 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{Input, State};
 use crate::state::task::State as TaskState;
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::{queue_pop, queue_push, queue_remove};
 use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{Framing, Kind};
@@ -127,27 +127,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let row = &mut tables.nexuses[n as usize];
         if core::mem::take(&mut row.wants_slot) {
-            self.g.slot_waiters -= 1;
+            let q = &mut self.g.slot_line;
+            queue_remove!(tables.nexuses, q.head, q.tail, slot_next, n);
         }
-        if !core::mem::take(&mut row.in_ready) {
-            return;
-        }
-        let next = row.ready_next;
-        let q = &mut self.g.transport(row.transport).ready;
-        if q.head == n {
-            q.head = next;
-            if next == NONE {
-                q.tail = NONE;
-            }
-            return;
-        }
-        let mut at = q.head;
-        while tables.nexuses[at as usize].ready_next != n {
-            at = tables.nexuses[at as usize].ready_next;
-        }
-        tables.nexuses[at as usize].ready_next = next;
-        if next == NONE {
-            q.tail = at;
+        let row = &mut tables.nexuses[n as usize];
+        if core::mem::take(&mut row.in_ready) {
+            let q = &mut self.g.transport(row.transport).ready;
+            queue_remove!(tables.nexuses, q.head, q.tail, ready_next, n);
         }
     }
 
@@ -162,23 +148,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !core::mem::take(&mut tables.connections[c as usize].in_tx) {
             return;
         }
-        let next = tables.connections[c as usize].tx_next;
         let nexus = &mut tables.nexuses[n as usize];
-        if nexus.tx_head == c {
-            nexus.tx_head = next;
-            if next == NONE {
-                nexus.tx_tail = NONE;
-            }
-            return;
-        }
-        let mut at = nexus.tx_head;
-        while tables.connections[at as usize].tx_next != c {
-            at = tables.connections[at as usize].tx_next;
-        }
-        tables.connections[at as usize].tx_next = next;
-        if next == NONE {
-            nexus.tx_tail = at;
-        }
+        queue_remove!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
     }
 
     #[inline(never)]
@@ -329,9 +300,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A nexus wants to be asked again when the next slot is free.
     pub(crate) fn await_slot(&mut self, n: u32) {
-        if !self.nexus(n).wants_slot {
-            self.nexus(n).wants_slot = true;
-            self.g.slot_waiters += 1;
+        let tables = self.s.tables();
+        let row = &mut tables.nexuses[n as usize];
+        if !core::mem::replace(&mut row.wants_slot, true) {
+            let q = &mut self.g.slot_line;
+            queue_push!(tables.nexuses, q.head, q.tail, slot_next, n);
             self.g.waits = true;
         }
     }
@@ -346,13 +319,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         slot
     }
 
+    /// A slot or room among the completions came back: all who wait are asked again, in their
+    /// order. What else comes back before the driver asks for work finds nobody in the line.
+    #[inline(always)]
     pub(crate) fn wake_slot_waiters(&mut self) {
-        self.g.slot_waiters = 0;
-        let count = self.s.tables().nexuses.len() as u32;
-        for n in 0..count {
-            if core::mem::take(&mut self.nexus(n).wants_slot) {
-                self.mark_ready(n);
-            }
+        if self.g.slot_line.head != NONE {
+            self.wake_slot_line();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_slot_line(&mut self) {
+        while self.g.slot_line.head != NONE {
+            let tables = self.s.tables();
+            let q = &mut self.g.slot_line;
+            let n = queue_pop!(tables.nexuses, q.head, q.tail, slot_next);
+            self.nexus(n).wants_slot = false;
+            self.mark_ready(n);
         }
     }
 
@@ -386,9 +370,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot != NONE {
             self.free_slot(slot);
         }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         if t != NONE {
             self.work_done(t, kind, bytes, status);
         }

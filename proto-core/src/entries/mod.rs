@@ -170,7 +170,9 @@ pub struct Nexus {
     pub(crate) usual: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
+    /// In the line of those who wait for a slot or for room among the completions.
     pub(crate) wants_slot: bool,
+    pub(crate) slot_next: u32,
 
     // Lookup by peer address: chain and, independent of this row's nexus, bucket head.
     pub(crate) hash_next: u32,
@@ -251,6 +253,7 @@ impl Nexus {
         control_next: NONE,
         in_control: false,
         wants_slot: false,
+        slot_next: NONE,
         hash_next: NONE,
         bucket: NONE,
         timer: NONE,
