@@ -79,7 +79,7 @@ impl Manner {
             config.provide_timeout = short();
             config.drain_timeout = short();
         }
-        config.min_grant = rng.pick(&[4, 5, 8, 16]);
+        config.min_grant = rng.pick(&[5, 6, 8, 16]);
         config.rq_depth = rng.pick(&[16, 64, 256]);
         config.inline_data_max = rng.pick(&[256, 1024, 8192]);
         config.rx_slots = rng.pick(&[256, 512, 1024]);

@@ -130,9 +130,10 @@ impl<T: Trace> Hot<'_, T> {
         if n == NONE {
             return;
         }
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.only_requests = false;
         if !row.in_tx {
             row.in_tx = true;
-            let nexus = &mut self.nexuses[n as usize];
             queue_push!(self.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
         }
         self.mark_ready(n);

@@ -514,7 +514,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("tx_slots", config.tx_slots.into(), 8)?;
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
-    at_least("min_grant", config.min_grant.into(), 4)?;
+    at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;

@@ -2,6 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
+use super::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use super::hot::{Done, FRAME};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
@@ -201,6 +202,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Some(self.read_ack_frame(n, slot, slots));
         }
         let rdma = self.nexus(n).framing == Framing::Rdma;
+        let mut passed = NONE;
         while self.nexus(n).tx_head != NONE {
             let c = self.nexus(n).tx_head;
             let pick = self.pick(c);
@@ -213,6 +215,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
                 self.trace.mark("data waited for credits");
+                if self.goes_on_to_answers(n, c, &mut passed) {
+                    continue;
+                }
                 break;
             }
             match self.emit(n, c, pick, slots) {
@@ -231,13 +236,31 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn credits_needed(&mut self, n: u32, pick: Pick) -> u16 {
         match pick {
-            Pick::Control(_) => 2,
             // Work that the peer's receive queue does not see.
             Pick::Request(t) if self.task(t).direct != Direct::No => 0,
-            // A peer that gives so few could never be sent data otherwise.
-            _ if self.nexus(n).peer_grant_small => 2,
-            _ => super::credit::DATA_CREDITS,
+            // A peer that gives so few could never be sent requests otherwise.
+            Pick::Request(_) if !self.nexus(n).peer_grant_small => REQUEST_CREDITS,
+            _ => ANSWER_CREDITS,
         }
+    }
+
+    /// The request that is next of a connection lacks credits: whether to look at the next
+    /// connection, for answers and control frames, which need fewer. When all were looked at since
+    /// one had something new to send, that is not done again.
+    fn goes_on_to_answers(&mut self, n: u32, c: u32, passed: &mut u32) -> bool {
+        let row = self.nexus(n);
+        if row.tx_credits < ANSWER_CREDITS || row.only_requests {
+            return false;
+        }
+        if *passed == c {
+            row.only_requests = true;
+            return false;
+        }
+        if *passed == NONE {
+            *passed = c;
+        }
+        self.rotate_tx(n, c);
+        true
     }
 
     fn emit(&mut self, n: u32, c: u32, pick: Pick, slots: &mut impl Slots) -> Emitted {
@@ -479,9 +502,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !online {
             return Pick::Nothing;
         }
-        let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
+        let (req, rsp, turn, n) = (row.req_head, row.rsp_head, row.rsp_turn, row.nexus);
         let req_goes = req != NONE && (!flow_control || self.covered(c, req));
         let rsp_goes = rsp != NONE;
+        let turn = turn || (rsp_goes && self.lacks_request_credits(n));
         match (req_goes, rsp_goes, turn) {
             (true, false, _) | (true, true, false) => return Pick::Request(req),
             (false, true, _) | (true, true, true) => return Pick::Response(rsp),
@@ -499,6 +523,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Control(Frames::FIN_REQ);
         }
         Pick::Nothing
+    }
+
+    /// Whether answers may go and requests may not.
+    fn lacks_request_credits(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        row.tx_credits < REQUEST_CREDITS && row.framing == Framing::Rdma && !row.peer_grant_small
     }
 
     /// Messages that ended while queued leave the queue's head.
@@ -581,7 +611,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;
-        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
+        if c == NONE
+            || (rdma && credits <= REQUEST_CREDITS)
+            || !self.room(n)
+            || !self.room_for_data(n)
+        {
             return false;
         }
         matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))

@@ -143,6 +143,8 @@ pub struct Nexus {
     pub(crate) setup_work: bool,
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
+    /// All connections that have something to send have requests, and lack credits for them.
+    pub(crate) only_requests: bool,
     pub(crate) peer_granted: bool,
     /// Receives that peers took which were not theirs, and that are not posted anew yet.
     pub(crate) robbed: u8,
@@ -235,6 +237,7 @@ impl Nexus {
         setup_due: false,
         setup_work: false,
         peer_grant_small: false,
+        only_requests: false,
         peer_granted: false,
         robbed: 0,
         ack_head: NONE,
