@@ -96,7 +96,7 @@ impl Manner {
             limits = NicLimits::tiny(rng);
             limits.srq_depth = 0;
             limits.rq_depth = limits.rq_depth.max(u32::from(node.config.min_grant) + 2);
-            node.config.rx_slots = rng.range(64, 128) as u32;
+            node.config.rx_slots = rng.range(32, 128) as u32;
             node.config.tx_slots = rng.range(12, 32) as u32;
             node.counts.tasks = rng.range(8, 64) as usize;
             node.counts.nexuses = rng.range(4, 8) as usize;
