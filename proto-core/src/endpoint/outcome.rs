@@ -87,7 +87,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A work request of a message is done.
     pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
-        self.task(t).work -= 1;
+        let row = self.task(t);
+        row.work -= 1;
+        if row
+            .flags
+            .intersects(TaskFlags::ORPHAN | TaskFlags::ORPHAN_LATER)
+        {
+            row.nexus = NONE;
+        }
         let good = status == WorkStatus::Success;
         match kind {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
@@ -182,7 +189,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn orphan(&mut self, t: u32, reason: Reason) {
         let row = self.task(t);
         row.closed = reason;
-        row.nexus = NONE;
+        // Its own frame may not be out, though the answer to it has come.
+        if !row.flags.contains(TaskFlags::ON_QUEUE) {
+            row.nexus = NONE;
+        }
         let incoming = if row.flags.contains(TaskFlags::INCOMING) {
             t
         } else {
