@@ -90,8 +90,9 @@ impl Manner {
             config.depth_bytes = bytes;
         }
         config.queue_messages = rng.pick(&[4, 32, 1024]);
-        node.signal_every = rng.pick(&[1, 4, 16, 64]);
+        node.signal_every = rng.pick(&[1, 8, 64, 64]);
         let mut limits = NicLimits::default();
+        limits.max_message = rng.pick(&[16 << 10, 64 << 10, limits.max_message]);
         if tiny {
             limits = NicLimits::tiny(rng);
             limits.srq_depth = 0;

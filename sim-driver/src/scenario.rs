@@ -104,6 +104,8 @@ const SECOND: u64 = 1_000_000_000;
 /// How long the world may go on with faults, and after it healed.
 const CALM_AFTER: u64 = 60 * SECOND;
 const OVER_AFTER: u64 = 120 * SECOND;
+/// How long a few messages may take in a world at rest: less than any timer that would push them.
+const AT_REST: u64 = 5 * SECOND;
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
@@ -305,6 +307,7 @@ impl Play {
         let rested = world.env.now() + SECOND;
         world.rest_until(rested);
         world.ledger.expect_no_loss();
+        let before = world.marks().closes_given_up();
         for place in 0..self.places.len() {
             let (next, over) = self.roads.pick(&mut self.rng, place);
             let errand = Errand {
@@ -320,7 +323,26 @@ impl Play {
             });
         }
         world.run_until(rested + OVER_AFTER, World::all_done);
+        let took = world.env.now() - rested;
+        // Small debts of application credits wait for the next frame, which may be a keepalive; and
+        // pairs of sockets without room for their second halves wait for each other.
+        let cramped = |place: &Place| place.config.config.half_open_max <= 4;
+        let may_wait = self.manner.credits.is_some() || self.places.iter().any(cramped);
+        if took > AT_REST && !may_wait {
+            let (at, text) = (world.env.now(), format!("a few messages took {took} ns"));
+            world.ledger.breach(at, Check::Quiescence, text);
+        }
         self.quiesce(world);
+        let given_up = world.marks().closes_given_up() - before;
+        // Of two sockets that are closed, one's end may be seen before the other's last bytes.
+        let sockets = self.places.iter().any(|place| place.config.tcp.is_some());
+        if given_up > 0 && !sockets {
+            let (at, text) = (
+                world.env.now(),
+                format!("{given_up} closes were never answered"),
+            );
+            world.ledger.breach(at, Check::Quiescence, text);
+        }
     }
 }
 

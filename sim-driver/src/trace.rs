@@ -390,6 +390,11 @@ impl Default for MarkTrace {
     }
 }
 
+/// States of a connection that waits for a frame of its close.
+const CLOSING: [&str; 4] = ["FinWait1", "FinWait2", "Closing", "LastAck"];
+/// What ends the waiting when the frame does not come.
+const IN_VAIN: [&str; 2] = ["Deadline", "Lost"];
+
 impl MarkTrace {
     /// Nothing taken, nothing hit.
     pub fn new() -> Self {
@@ -436,6 +441,19 @@ impl MarkTrace {
         for &(name, count) in &other.marks {
             self.hit(name, count);
         }
+    }
+    /// How often a connection waited in vain for a part of its close.
+    pub fn closes_given_up(&self) -> u32 {
+        let mut times = 0;
+        for (number, machine) in MACHINES.iter().enumerate() {
+            let rows = machine.rows.iter().filter(|_| machine.name == "connection");
+            times += rows
+                .filter(|row| IN_VAIN.contains(&machine.inputs[usize::from(row.input)]))
+                .filter(|row| CLOSING.contains(&machine.states[usize::from(row.from)]))
+                .map(|row| self.taken(number, row.from, row.input))
+                .sum::<u32>();
+        }
+        times
     }
     /// Declared rows that nothing took and that are not declared unreachable, as
     /// `machine: state + input`.
