@@ -225,8 +225,9 @@ impl Fabric {
             nic.held_until = now + env.rng.spread(1_000, 500_000);
             at = at.max(nic.held_until);
         }
-        *last = at;
-        if at <= now {
+        // One that is to be seen in this very moment may not have been yet.
+        let behind = core::mem::replace(last, at) == at;
+        if at <= now && !behind {
             self.make_visible(env, nic_number, completion);
         } else {
             let place = nic.late.put(completion);
