@@ -1,5 +1,6 @@
 //! What is run inside the machine as a test.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -27,12 +28,14 @@ enum Program {
     Example(&'static str, &'static str),
     /// A test of a package, with the feature that it needs.
     Test(&'static str, &'static str, &'static str),
+    /// The command of the project, by this name inside, with this feature.
+    Xio(&'static str, &'static str),
 }
 
 impl Program {
     fn name(&self) -> &'static str {
         match self {
-            Self::Example(_, name) | Self::Test(_, name, _) => name,
+            Self::Example(_, name) | Self::Test(_, name, _) | Self::Xio(name, _) => name,
         }
     }
 }
@@ -62,6 +65,15 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
             Program::Test("xio-verbs", "costs", "device-tests"),
+        ],
+    },
+    Suite {
+        name: "cli",
+        what: "the command over queue pairs, with both bindings",
+        script: include_str!("cli.sh"),
+        programs: &[
+            Program::Xio("xio", "rdma"),
+            Program::Xio("xio-dlopen", "rdma-dlopen"),
         ],
     },
     Suite {
@@ -126,6 +138,16 @@ impl Program {
                     .arg("--message-format=json")
                     .output()?;
                 executable(&told, name)
+            }
+            Self::Xio(name, feature) => {
+                ctx.verbs_env(ctx.cargo(["build", "--locked", "--package", "xio-cli"]))
+                    .args(["--features", feature])
+                    .run()?;
+                // The next one, with another feature, has the same name.
+                let kept = ctx.target_dir.join("vm").join(name);
+                fs::copy(ctx.target_dir.join("debug/xio"), &kept)
+                    .with_context(|| kept.display().to_string())?;
+                Ok(kept)
             }
         }
     }
