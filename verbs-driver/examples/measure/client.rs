@@ -212,15 +212,11 @@ impl Client {
     }
 }
 
-/// Longest time that a message may take without that being a stall.
-const STALL: Duration = Duration::from_millis(200);
-
-/// Asks again and again, each time after a pause of random length: none, short, or longer than
-/// anybody spins. Counts answers that took longer than [`STALL`].
+/// Is connected and waits, and tells how much of the time it ran.
 ///
 /// # Errors
-/// When there was one.
-pub(crate) fn nap(at: SocketAddr, spin: &str, count: u64) -> Outcome<()> {
+/// When that was more than a hundredth.
+pub(crate) fn idle(at: SocketAddr, spin: &str, seconds: u64) -> Outcome<()> {
     let load = Load {
         request: 64,
         answer: 64,
@@ -231,36 +227,23 @@ pub(crate) fn nap(at: SocketAddr, spin: &str, count: u64) -> Outcome<()> {
     while !client.is_up() {
         client.step(None)?;
     }
-    let (mut word, mut stalls, mut longest) = (0x9e37_79b9_7f4a_7c15_u64, 0, Duration::ZERO);
-    for _ in 0..count {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        // Half of them none at all; the others up to 1 ms, or up to 60 us.
-        let pause = match word % 4 {
-            0 | 1 => 0,
-            2 => (word >> 8) % 60,
-            _ => (word >> 8) % 1000,
-        };
-        if pause > 0 {
-            std::thread::sleep(Duration::from_micros(pause));
-        }
-        client.begin(1);
-        while !client.is_done() {
-            client.step(None)?;
-        }
-        longest = longest.max(client.took);
-        stalls += u64::from(client.took > STALL);
+    let (began, before) = (Instant::now(), ran()?);
+    let time = Duration::from_secs(seconds);
+    while began.elapsed() < time {
+        client.step(Some(time - began.elapsed().min(time)))?;
     }
-    let sleeps = client.driver.stats().sleeps;
-    println!(
-        "measure: nap {spin}: {count} round trips, {sleeps} sleeps, {stalls} stalls, longest {:.3} \
-         ms",
-        longest.as_secs_f64() * 1e3
-    );
+    let percent = (ran()? - before) / began.elapsed().as_secs_f64() * 100.0;
+    println!("idle: {seconds} s, of which this process ran {percent:.3} %");
     client.close()?;
-    if stalls > 0 {
-        return Err(format!("{stalls} answers took more than {STALL:?}").into());
+    if percent > 1.0 {
+        return Err("that is too much".into());
     }
     Ok(())
+}
+
+/// Seconds that this process was on a processor.
+fn ran() -> Outcome<f64> {
+    let text = std::fs::read_to_string("/proc/self/schedstat")?;
+    let nanos = text.split_whitespace().next().ok_or("a number")?;
+    Ok(nanos.parse::<f64>()? / 1e9)
 }

@@ -4,7 +4,7 @@
 //! - `measure serve IP:PORT SPIN ANSWER`: answers with so many bytes until its client leaves;
 //! - `measure ask IP:PORT SPIN REQUEST ANSWER DEPTH COUNT`: sends requests of so many bytes;
 //! - `measure both IP REQUEST COUNT`: both ends in one thread, polled, answers as long as requests;
-//! - `measure nap IP:PORT SPIN COUNT`: waits at random between requests.
+//! - `measure idle IP:PORT SPIN SECONDS`: has a connection, and nothing to do.
 //!
 //! SPIN is `never`, `always`, or microseconds. A line `measure: NAME VALUE UNIT` for each figure.
 #![allow(clippy::disallowed_methods, reason = "a program that measures time")]
@@ -58,7 +58,7 @@ fn main() -> Outcome<()> {
             };
             both(ip.parse()?, load)
         }
-        ["nap", at, spin, count] => client::nap(at.parse()?, spin, count.parse()?),
+        ["idle", at, spin, seconds] => client::idle(at.parse()?, spin, seconds.parse()?),
         _ => Err("see the first lines of its source".into()),
     }
 }
@@ -72,9 +72,15 @@ fn driver(number: u8, ip: IpAddr, spin: &str) -> Outcome<VerbsDriver> {
         "always" => Spin::Always,
         micros => Spin::For(Duration::from_micros(micros.parse()?)),
     };
+    // A program that spins and has all its connections asks for no more while messages come.
+    let cm_interval = match spin {
+        Spin::Always => Duration::from_secs(1000),
+        _ => Options::default().cm_interval,
+    };
     let options = Options {
         device: DeviceChoice::Address(ip),
         spin,
+        cm_interval,
         ..Options::default()
     };
     Ok(VerbsDriver::new(config, &counts, &options)?)
@@ -120,12 +126,15 @@ fn both(ip: IpAddr, load: Load) -> Outcome<()> {
         server.step(now)?;
     }
     for count in [load.count.div_ceil(10), load.count] {
+        // Seen by whoever traces system calls.
+        std::thread::yield_now();
         client.begin(count);
         while !client.is_done() {
             client.step(now)?;
             server.step(now)?;
         }
     }
+    std::thread::yield_now();
     client.report(" both");
     Ok(())
 }

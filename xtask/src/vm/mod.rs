@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "ib_send_lat",
     "ib_read_lat",
     "ib_write_lat",
+    "strace",
 ];
 
 /// Where the shell of the machine finds what is ours.
@@ -104,6 +105,7 @@ pub(crate) fn run(ctx: &Ctx, args: &VmArgs) -> Result<u8> {
     }
     for suite in suite::named(args.suite.as_deref())? {
         println!("-- {}: {}", suite.name, suite.what);
+        machine.is_counted = args.count || suite.is_counted;
         let ended = machine.run(Job::Script(suite.script), &[suite])?;
         if ended.status != 0 {
             println!("-- {}: status {}", suite.name, ended.status);
@@ -138,12 +140,13 @@ pub(crate) fn measure(
 /// # Errors
 /// When one fails.
 pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
-    let machine = match Machine::new(ctx, &[], Duration::from_secs(480)) {
+    let mut machine = match Machine::new(ctx, &[], Duration::from_secs(480)) {
         Ok(machine) => machine,
         Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
     };
     for suite in SUITES {
         println!("-- {}: {}", suite.name, suite.what);
+        machine.is_counted = suite.is_counted;
         let ended = machine.run(Job::Script(suite.script), &[suite])?;
         ensure!(
             ended.status == 0,

@@ -15,6 +15,8 @@ pub(super) struct Suite {
     pub(super) name: &'static str,
     /// One line about it.
     pub(super) what: &'static str,
+    /// The machine's clock counts instructions, so that a busy host changes nothing.
+    pub(super) is_counted: bool,
     /// Runs inside; its status is the suite's.
     pub(super) script: &'static str,
     /// Programs of the project that it takes along.
@@ -45,12 +47,14 @@ pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "smoke",
         what: "the machine's own devices and wire, with programs that are not ours",
+        is_counted: false,
         script: include_str!("smoke.sh"),
         programs: &[],
     },
     Suite {
         name: "verbs",
         what: "the driver on one device, and on two with a wire between them",
+        is_counted: false,
         script: include_str!("verbs.sh"),
         programs: &[
             Program::Example("xio-verbs", "conversation"),
@@ -61,6 +65,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "conformance",
         what: "what all drivers must do, over queue pairs",
+        is_counted: false,
         script: include_str!("conformance.sh"),
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
@@ -70,6 +75,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "cli",
         what: "the command over queue pairs, with both bindings",
+        is_counted: false,
         script: include_str!("cli.sh"),
         programs: &[
             Program::Xio("xio", "rdma"),
@@ -77,8 +83,19 @@ pub(super) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
+        name: "progress",
+        what: "busy without system calls, idle without work, asleep without missing anything",
+        is_counted: true,
+        script: include_str!("progress.sh"),
+        programs: &[
+            Program::Example("xio-verbs", "measure"),
+            Program::Example("xio-verbs", "conversation"),
+        ],
+    },
+    Suite {
         name: "faults",
         what: "a wire that delays, loses and breaks, a peer that dies, a device that is removed",
+        is_counted: false,
         script: include_str!("faults.sh"),
         programs: &[Program::Example("xio-verbs", "conversation")],
     },
