@@ -82,6 +82,11 @@ ping xio 500 --size 65536 --depth 8
 stop $requests $one_ways
 echo "cli: both bindings, with each other too"
 
+# A client that is not the command, and takes every way there is for data.
+serve xio rdma://10.99.1.2:0 --reply BIGR=20000 --reply BIG2=20000 --reply-size 0
+guest "${url#rdma://}" || fail "a client that is not the command"
+stop 306 101
+
 # A server that refuses, and one that sends elsewhere.
 serve xio rdma://10.99.0.1:0 --reject 7
 xio ping "$url" >/tmp/told 2>&1 && fail "a rejected client succeeded"

@@ -80,6 +80,7 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &[
             Program::Xio("xio", "rdma"),
             Program::Xio("xio-dlopen", "rdma-dlopen"),
+            Program::Example("xio-verbs", "guest"),
         ],
     },
     Suite {
