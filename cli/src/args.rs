@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::completions::{CompletionsArgs, ManArgs};
 use crate::decode::DecodeArgs;
+use crate::talk::transport::Spin;
 use crate::talk::url::Url;
 
 /// The command line.
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Measure round trips to a server, and check that nothing is lost
     Ping(PingArgs),
+    /// List RDMA devices with ports, addresses and limits, and what keeps one from being used
+    Devices(DevicesArgs),
     /// Run simulated worlds with all checkers on
     Sim(SimArgs),
     /// Feed a recorded endpoint its inputs again, and compare what comes of them
@@ -87,6 +90,8 @@ pub(crate) struct DemoArgs {
 pub(crate) enum Over {
     /// Sockets on loopback, a thread for each side
     Tcp,
+    /// Verbs, both sides on one device
+    Rdma,
     /// The simulator's RDMA fabric, in virtual time
     Sim,
 }
@@ -101,7 +106,8 @@ pub(crate) enum Over {
                   Exit status: 0 when everybody was closed in time, else 1."
 )]
 pub(crate) struct ServeArgs {
-    /// Where to listen: tcp://host:port/resource; port 0 takes any, host * is every address
+    /// Where to listen: tcp://host:port/resource or rdma://...; port 0 takes any, host * is every
+    /// address
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
     /// Take everybody who asks for a session; so without any of these
@@ -117,10 +123,18 @@ pub(crate) struct ServeArgs {
     /// requester has room for them
     #[arg(long, value_name = "B")]
     pub(crate) reply_size: Option<u64>,
+    /// Answer requests whose application header begins like this with so many bytes, as
+    /// --reply-size does; may be repeated, the first that fits counts
+    #[arg(long, value_name = "HEADER=B", value_parser = reply_rule)]
+    pub(crate) reply: Vec<(String, u64)>,
     /// Clients at once, at most
     #[arg(long, value_name = "N", default_value_t = 4096,
           value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) clients: u16,
+    /// RDMA: how long to look for completions before sleeping: never, always, or a time like 50us
+    /// [default: 20us]
+    #[arg(long, value_name = "T")]
+    pub(crate) spin: Option<Spin>,
     /// MiB of memory for data that does not fit a frame; more has to wait
     #[arg(long, value_name = "MIB", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
@@ -128,6 +142,16 @@ pub(crate) struct ServeArgs {
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn reply_rule(text: &str) -> Result<(String, u64), String> {
+    let (header, bytes) = text
+        .rsplit_once('=')
+        .ok_or_else(|| "looks like HEADER=BYTES".to_owned())?;
+    let bytes = bytes
+        .parse()
+        .map_err(|_| format!("{bytes:?} is not a number of bytes"))?;
+    Ok((header.to_owned(), bytes))
 }
 
 /// `xio ping`.
@@ -138,7 +162,7 @@ pub(crate) struct ServeArgs {
                   xio ping tcp://127.0.0.1:2061 --one-way --receipt --interval 10ms\n\nExit status: 0 \
                   when every message came back exactly once and right, else 1.")]
 pub(crate) struct PingArgs {
-    /// The server: tcp://host:port/resource
+    /// The server: tcp://host:port/resource or rdma://host:port/resource
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
     /// Messages to send
@@ -174,6 +198,10 @@ pub(crate) struct PingArgs {
     /// Sockets of the connection
     #[arg(long, value_enum, default_value_t = Stream::Dual)]
     pub(crate) stream: Stream,
+    /// RDMA: how long to look for completions before sleeping: never, always, or a time like 50us
+    /// [default: 20us]
+    #[arg(long, value_name = "T")]
+    pub(crate) spin: Option<Spin>,
     /// Take any answer as right: for servers that do not echo
     #[arg(long)]
     pub(crate) any_reply: bool,
@@ -280,6 +308,18 @@ pub(crate) struct ReplayArgs {
     /// Show only what names this connection (its number in the table) or a message of it
     #[arg(long, value_name = "N")]
     pub(crate) follow: Option<u32>,
+    /// Print one JSON object on standard output, and everything else on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `xio devices`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  xio devices\n  xio devices --json | jq '.devices[] | select(.usable) | .name'\n\n\
+                  Exit status: 0 when one of them can be used, else 1."
+)]
+pub(crate) struct DevicesArgs {
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,7 +2,7 @@
 
 mod peer;
 mod plan;
-mod sockets;
+mod real;
 mod tally;
 mod timeline;
 mod world;
@@ -46,7 +46,8 @@ struct Summary {
 pub(crate) fn run(args: &DemoArgs, out: &Output) -> Result<bool> {
     match args.over {
         Over::Sim => world::Demo::new(args, out)?.run(),
-        Over::Tcp => sockets::run(args, out),
+        Over::Tcp => real::over_sockets(args, out),
+        Over::Rdma => real::over_verbs(args, out),
     }
 }
 

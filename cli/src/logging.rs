@@ -35,9 +35,6 @@ pub(crate) fn start(verbose: u8) -> Result<()> {
     Ok(())
 }
 
-/// A driver of sockets whose endpoint's transitions are shown.
-pub(crate) type TcpDriver = xio_tcp::TcpDriver<Events>;
-
 /// Shows the transitions of an endpoint: those of messages as `trace`, all others as `debug`.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Events {

@@ -9,6 +9,7 @@ mod args;
 mod completions;
 mod decode;
 mod demo;
+mod devices;
 mod logging;
 mod output;
 mod ping;
@@ -45,6 +46,7 @@ fn run(command: &Command) -> anyhow::Result<bool> {
         Command::Demo(args) => demo::run(args, &Output::new(args.json)),
         Command::Serve(args) => serve::run(args, &Output::new(args.json)),
         Command::Ping(args) => ping::run(args, &Output::new(args.json)),
+        Command::Devices(args) => devices::run(args, &Output::new(args.json)),
         Command::Sim(args) => sim::run(args, &Output::new(args.json)),
         Command::Replay(args) => replay::run(args, &Output::new(args.json)),
         Command::Decode(args) => decode::run(args, &Output::new(args.json)),

@@ -7,21 +7,19 @@ use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use xio_proto::driver::Driver;
 use xio_proto::{ConnectOptions, Reason};
 
 use crate::args::{PingArgs, Stream};
-use crate::logging::TcpDriver;
 use crate::output::{Count, Nanos, Output};
 use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
 use crate::talk::clock::now;
-use crate::talk::sockets::{self, CLOSE_BOUND, Room};
 use crate::talk::stop::{LOOK_EVERY, Stop};
+use crate::talk::transport::{self, CLOSE_BOUND, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::Url;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
-struct Summary<'a> {
+struct Summary<'a, P> {
     url: String,
     count: u64,
     ok: u64,
@@ -35,6 +33,8 @@ struct Summary<'a> {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
+    #[serde(flatten)]
+    transport: P,
 }
 
 /// Sends what was asked for and returns whether all of it came back and was right.
@@ -42,6 +42,22 @@ struct Summary<'a> {
 /// # Errors
 /// When no session comes about, or the result cannot be printed.
 pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
+    transport::over(args.url.scheme, &Ping { args, out })
+}
+
+/// The command, over any transport.
+struct Ping<'a> {
+    args: &'a PingArgs,
+    out: &'a Output,
+}
+
+impl Command for Ping<'_> {
+    fn run<D: Transport>(&self) -> Result<bool> {
+        run_over::<D>(self.args, self.out)
+    }
+}
+
+fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
     let shape = args.shape()?;
     let depth = args.depth as usize;
     let room = Room {
@@ -49,7 +65,12 @@ pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
         messages: args.depth,
         bytes: (shape.len + args.header) as u64 * u64::from(args.depth),
     };
-    let mut driver = sockets::driver(&args.url, 1, room)?;
+    let mut driver = D::open(&Purpose {
+        url: &args.url,
+        side: Side::Client,
+        room,
+        spin: args.spin,
+    })?;
     let stop = Stop::on_signals()?;
     let workload = Workload {
         count: args.count,
@@ -69,14 +90,17 @@ pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
     let mut client = Client::new(workload, each * u64::from(args.depth))?;
     let addresses = args.url.resolve()?;
     connect(&mut driver, &mut client, &args.url, &addresses, args, &stop)?;
-    out.text(format_args!("connected to {}\n", args.url))?;
+    match driver.device() {
+        Some(device) => out.text(format_args!("connected to {} by {device}\n", args.url))?,
+        None => out.text(format_args!("connected to {}\n", args.url))?,
+    }
     let took = traffic(&mut driver, &mut client, &stop, out, args)?;
-    report(args, out, &client, took)
+    report(&driver, args, out, &client, took)
 }
 
 /// Connects to the first address that has a server.
-fn connect<F: Fn(u64) -> Shape>(
-    driver: &mut TcpDriver,
+fn connect<D: Transport, F: Fn(u64) -> Shape>(
+    driver: &mut D,
     client: &mut Client<F>,
     url: &Url,
     addresses: &[SocketAddr],
@@ -103,11 +127,12 @@ fn connect<F: Fn(u64) -> Shape>(
         last = Some(reason);
     }
     let reason = last.context("no address to connect to")?;
-    bail!(failure(&format!("cannot connect to {url}"), &reason, url))
+    let what = format!("cannot connect to {url}");
+    bail!(failure::<D>(&what, &reason, url))
 }
 
-fn failure(what: &str, reason: &Reason, url: &Url) -> String {
-    match sockets::advice(reason, url) {
+fn failure<D: Transport>(what: &str, reason: &Reason, url: &Url) -> String {
+    match transport::advice::<D>(reason, url) {
         advice if advice.is_empty() => format!("{what}: {reason}"),
         advice => format!("{what}: {reason}; {advice}"),
     }
@@ -115,8 +140,8 @@ fn failure(what: &str, reason: &Reason, url: &Url) -> String {
 
 /// Runs until everything has its outcome and the connection is closed; returns how long messages
 /// were under way.
-fn traffic<F: Fn(u64) -> Shape>(
-    driver: &mut TcpDriver,
+fn traffic<D: Transport, F: Fn(u64) -> Shape>(
+    driver: &mut D,
     client: &mut Client<F>,
     stop: &Stop,
     out: &Output,
@@ -137,7 +162,7 @@ fn traffic<F: Fn(u64) -> Shape>(
             if reason != Reason::Closed {
                 out.text(format_args!(
                     "{}\n",
-                    failure("the connection broke", &reason, &args.url)
+                    failure::<D>("the connection broke", &reason, &args.url)
                 ))?;
             }
             return Ok(took.unwrap_or_default());
@@ -167,7 +192,8 @@ fn traffic<F: Fn(u64) -> Shape>(
     }
 }
 
-fn report<F: Fn(u64) -> Shape>(
+fn report<D: Transport, F: Fn(u64) -> Shape>(
+    driver: &D,
     args: &PingArgs,
     out: &Output,
     client: &Client<F>,
@@ -196,6 +222,7 @@ fn report<F: Fn(u64) -> Shape>(
         p99_ns: at(0.99),
         p999_ns: at(0.999),
         max_ns: outcomes.latencies.max(),
+        transport: driver.pinged(),
     })?;
     let is_whole = outcomes.ok == args.count && outcomes.duplicated == 0;
     Ok(is_whole && client.phase == Phase::Over(Reason::Closed))

@@ -4,16 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
-use xio_proto::driver::Driver;
 use xio_proto::{Event, ListenOptions};
 
 use crate::args::ServeArgs;
-use crate::logging::TcpDriver;
 use crate::output::{Count, Output};
 use crate::talk::clock::now;
-use crate::talk::server::{Counts, Server, Welcome};
-use crate::talk::sockets::{self, CLOSE_BOUND, Room};
+use crate::talk::server::{Counts, Replies, Server, Welcome};
 use crate::talk::stop::{LOOK_EVERY, Stop};
+use crate::talk::transport::{self, CLOSE_BOUND, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::Url;
 
 /// Connections that the system queues before they are taken.
@@ -21,12 +19,12 @@ const BACKLOG: u32 = 1024;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
-struct Summary {
+struct Summary<S> {
     url: String,
     #[serde(flatten)]
     counts: Counts,
-    accepted: u64,
-    strays: u64,
+    #[serde(flatten)]
+    transport: S,
     seconds: f64,
 }
 
@@ -35,19 +33,39 @@ struct Summary {
 /// # Errors
 /// When it cannot listen, or its output not be printed.
 pub(crate) fn run(args: &ServeArgs, out: &Output) -> Result<bool> {
-    let room = Room {
-        peers: usize::from(args.clients),
-        messages: 1024,
-        bytes: 0,
-    };
-    let mut driver = sockets::driver(&args.url, 0, room)?;
+    transport::over(args.url.scheme, &Serve { args, out })
+}
+
+/// The command, over any transport.
+struct Serve<'a> {
+    args: &'a ServeArgs,
+    out: &'a Output,
+}
+
+impl Command for Serve<'_> {
+    fn run<D: Transport>(&self) -> Result<bool> {
+        run_over::<D>(self.args, self.out)
+    }
+}
+
+fn run_over<D: Transport>(args: &ServeArgs, out: &Output) -> Result<bool> {
+    let room = room(args.clients);
+    let mut driver = D::open(&Purpose {
+        url: &args.url,
+        side: Side::Server,
+        room,
+        spin: args.spin,
+    })?;
     let stop = Stop::on_signals()?;
     let urls = listen(&mut driver, &args.url)?;
     for url in &urls {
-        out.text(format_args!("listening at {url}\n"))?;
+        match driver.device() {
+            Some(device) => out.text(format_args!("listening at {url} on {device}\n"))?,
+            None => out.text(format_args!("listening at {url}\n"))?,
+        }
     }
     let memory = u64::from(args.memory) << 20;
-    let mut server = Server::new(args.welcome(), args.reply_size, memory);
+    let mut server = Server::new(args.welcome(), args.replies(), memory);
     let began = now();
     let is_clean = serve(&mut driver, &mut server, &stop, out)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -55,8 +73,17 @@ pub(crate) fn run(args: &ServeArgs, out: &Output) -> Result<bool> {
     Ok(is_clean)
 }
 
+/// What a server needs that takes so many clients at once.
+pub(crate) fn room(clients: u16) -> Room {
+    Room {
+        peers: usize::from(clients),
+        messages: 1024,
+        bytes: 0,
+    }
+}
+
 /// Listens at every address that the host has; returns where.
-fn listen(driver: &mut TcpDriver, url: &Url) -> Result<Vec<Url>> {
+fn listen<D: Transport>(driver: &mut D, url: &Url) -> Result<Vec<Url>> {
     let mut bound: Vec<Url> = Vec::new();
     for address in url.resolve()? {
         let mut address = address;
@@ -85,7 +112,7 @@ fn listen(driver: &mut TcpDriver, url: &Url) -> Result<Vec<Url>> {
 }
 
 /// Why a listener was not bound, and what to do about it.
-fn why_not(driver: &mut TcpDriver, url: &Url) -> String {
+fn why_not<D: Transport>(driver: &mut D, url: &Url) -> String {
     while let Some(event) = driver.next_event() {
         if let Event::ListenFailed { error, .. } = event {
             let error = std::io::Error::from_raw_os_error(error);
@@ -96,10 +123,7 @@ fn why_not(driver: &mut TcpDriver, url: &Url) -> String {
                 std::io::ErrorKind::PermissionDenied => {
                     "; ports below 1024 are for root: take a higher one"
                 }
-                std::io::ErrorKind::AddrNotAvailable => {
-                    "; no interface of this machine has the address: 0.0.0.0 is all of them"
-                }
-                _ => "",
+                _ => D::listen_advice(&error),
             };
             return format!("cannot listen at {url}: {error}{advice}");
         }
@@ -108,7 +132,12 @@ fn why_not(driver: &mut TcpDriver, url: &Url) -> String {
 }
 
 /// Runs until it is asked to end and all connections are closed, or until that took too long.
-fn serve(driver: &mut TcpDriver, server: &mut Server, stop: &Stop, out: &Output) -> Result<bool> {
+fn serve<D: Transport>(
+    driver: &mut D,
+    server: &mut Server,
+    stop: &Stop,
+    out: &Output,
+) -> Result<bool> {
     let mut printed = Ok(());
     let mut ending: Option<Instant> = None;
     let mut pauses = 0;
@@ -120,8 +149,8 @@ fn serve(driver: &mut TcpDriver, server: &mut Server, stop: &Stop, out: &Output)
             });
         }
         std::mem::replace(&mut printed, Ok(()))?;
-        if std::mem::replace(&mut pauses, driver.stats().accept_pauses) == 0 && pauses > 0 {
-            let limit = sockets::descriptors().unwrap_or(0);
+        if std::mem::replace(&mut pauses, driver.accept_pauses()) == 0 && pauses > 0 {
+            let limit = transport::descriptors().unwrap_or(0);
             out.text(format_args!(
                 "accepting pauses: all {limit} descriptors are in use; `ulimit -n` raises the \
                  limit\n"
@@ -152,15 +181,14 @@ fn serve(driver: &mut TcpDriver, server: &mut Server, stop: &Stop, out: &Output)
     }
 }
 
-fn summary(
-    driver: &TcpDriver,
+fn summary<D: Transport>(
+    driver: &D,
     server: &Server,
     out: &Output,
     url: &Url,
     seconds: f64,
 ) -> Result<()> {
     let counts = server.counts;
-    let stats = driver.stats();
     out.text(format_args!(
         "{} of {} asked for; {} answered, {} unanswered; {}; {} damaged\n",
         Count(counts.sessions, "session"),
@@ -173,14 +201,20 @@ fn summary(
     out.object(&Summary {
         url: url.to_string(),
         counts,
-        accepted: stats.accepted,
-        strays: stats.strays,
+        transport: driver.served(),
         seconds,
     })?;
     Ok(())
 }
 
 impl ServeArgs {
+    fn replies(&self) -> Replies {
+        Replies {
+            by_header: self.reply.clone(),
+            others: self.reply_size,
+        }
+    }
+
     fn welcome(&self) -> Welcome {
         match (&self.reject, &self.redirect) {
             (Some(reason), _) => Welcome::Reject(*reason),

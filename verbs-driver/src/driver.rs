@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
@@ -15,6 +16,7 @@ use xio_proto::{
 
 use crate::buffers::Buffers;
 use crate::cm::Channel;
+use crate::counters;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
 use crate::error::Error;
 use crate::fd::{self, Bell, Group};
@@ -45,6 +47,8 @@ pub struct VerbsDriver<T: Trace = NoTrace> {
     /// An event that was looked at to know whether there is one.
     ahead: Option<Event>,
     limits: DeviceLimits,
+    /// Messages that had found no receive when the driver was made.
+    not_ready: u64,
 }
 
 impl<T: Trace> std::fmt::Debug for VerbsDriver<T> {
@@ -141,6 +145,7 @@ impl<T: Trace> VerbsDriver<T> {
             quiet_at: Instant::ZERO,
             is_armed: false,
             ahead: None,
+            not_ready: counted(&limits).unwrap_or(0),
             limits,
         })
     }
@@ -158,6 +163,12 @@ impl<T: Trace> VerbsDriver<T> {
     /// What the device says of itself.
     pub fn device(&self) -> &DeviceLimits {
         &self.limits
+    }
+
+    /// Messages that found no receive since the driver was made, of all processes that use the
+    /// device: its own counters have no more. `None` when it does not count them.
+    pub fn receiver_not_ready(&self) -> Option<u64> {
+        counted(&self.limits).map(|count| count.saturating_sub(self.not_ready))
     }
 
     /// Segments of the user's buffers that are in flight, and regions registered on them.
@@ -491,6 +502,10 @@ impl<T: Trace> Driver for VerbsDriver<T> {
 )]
 fn clock() -> Clock {
     Clock::now()
+}
+
+fn counted(limits: &DeviceLimits) -> Option<u64> {
+    counters::receiver_not_ready(Path::new(counters::DEVICES), &limits.name)
 }
 
 fn system(call: &'static str, error: &std::io::Error) -> Error {

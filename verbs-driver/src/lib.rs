@@ -11,6 +11,7 @@
 //! | `cm`, `device`, `memory`, `chain`, `fd`, `address` | safe values around them: the unsafe code |
 //! | `buffers` | the user's memory, and who may touch it when |
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
+//! | `inventory`, `counters` | what the kernel shows of devices |
 //! | `hub` | events of a device, for all drivers of the process that share it |
 //! | `driver`, `waker` | the loop: poll, arm, sleep |
 //!
@@ -61,11 +62,13 @@ mod address;
 mod buffers;
 mod chain;
 mod cm;
+mod counters;
 mod device;
 mod driver;
 mod error;
 mod fd;
 mod hub;
+mod inventory;
 mod io;
 mod memory;
 mod options;
@@ -76,6 +79,7 @@ mod work;
 pub use device::{DeviceLimits, devices};
 pub use driver::VerbsDriver;
 pub use error::Error;
+pub use inventory::{DeviceReport, Gid, PortReport, Trouble, inventory};
 pub use io::Boxed;
 pub use memory::SlotPool;
 pub use options::{DeviceChoice, Options, Spin, Stats};

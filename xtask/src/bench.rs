@@ -1,5 +1,7 @@
-//! `cargo xtask bench`: contests against plain sockets, in one run. Reported, not part of the tests,
-//! since what else the machine does changes them.
+//! `cargo xtask bench`: contests against plain sockets and against raw verbs. Reported, not part of
+//! the tests.
+
+mod rdma;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -12,15 +14,20 @@ pub(crate) struct BenchArgs {
     /// Over what
     #[arg(value_enum)]
     over: Over,
-    /// Alternated pairs of each contest
+    /// Alternated pairs of each contest in real time
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
+    /// Boots of the machine in which instructions are counted (rdma)
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    boots: u32,
 }
 
 #[derive(Copy, Clone, ValueEnum)]
 enum Over {
     /// Sockets on loopback
     Tcp,
+    /// Verbs, in the machine of `cargo xtask vm`
+    Rdma,
 }
 
 /// Runs the contests and prints their ratios.
@@ -28,10 +35,13 @@ enum Over {
 /// # Errors
 /// When they cannot be built or run, or when a ratio is not what is wanted.
 pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
-    let example = match args.over {
-        Over::Tcp => "bench_tcp",
-    };
-    let pairs = args.pairs.to_string();
+    match args.over {
+        Over::Tcp => tcp(ctx, args.pairs),
+        Over::Rdma => rdma::run(ctx, args.boots, args.pairs),
+    }
+}
+
+fn tcp(ctx: &Ctx, pairs: u32) -> Result<()> {
     let run = [
         "run",
         "--locked",
@@ -39,7 +49,7 @@ pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
         "--package",
         "xio-tests",
         "--example",
-        example,
+        "bench_tcp",
     ];
-    ctx.cargo(run).args(["--", &pairs]).run()
+    ctx.cargo(run).args(["--", &pairs.to_string()]).run()
 }

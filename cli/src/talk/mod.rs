@@ -1,4 +1,4 @@
-//! What `serve`, `ping` and the demo over sockets share: addresses, buffers, what messages look
+//! What `serve`, `ping` and the demo in real time share: addresses, buffers, what messages look
 //! like, and the two users, a server that answers and a client that asks. Both work over every
 //! driver.
 
@@ -7,6 +7,6 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod content;
 pub(crate) mod server;
-pub(crate) mod sockets;
 pub(crate) mod stop;
+pub(crate) mod transport;
 pub(crate) mod url;

@@ -28,6 +28,23 @@ pub(crate) enum Welcome {
     Redirect(String),
 }
 
+/// How many bytes of the counting pattern requests are answered with.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Replies {
+    /// Those whose application header begins like this.
+    pub(crate) by_header: Vec<(String, u64)>,
+    /// All others; `None` sends back what came.
+    pub(crate) others: Option<u64>,
+}
+
+impl Replies {
+    fn of(&self, header: &[u8]) -> Option<u64> {
+        let mut rules = self.by_header.iter();
+        let rule = rules.find(|(begin, _)| header.starts_with(begin.as_bytes()));
+        rule.map(|(_, bytes)| *bytes).or(self.others)
+    }
+}
+
 /// What has happened so far.
 #[derive(Copy, Clone, Default, Debug, serde::Serialize)]
 pub(crate) struct Counts {
@@ -84,8 +101,7 @@ enum Answer {
 #[derive(Debug)]
 pub(crate) struct Server {
     welcome: Welcome,
-    /// Bytes of every answer; `None` sends back what came.
-    reply: Option<u64>,
+    replies: Replies,
     peers: Vec<Option<Peer>>,
     vacant: Vec<usize>,
     buffers: Buffers,
@@ -106,10 +122,10 @@ pub(crate) type Say<'a> = &'a mut dyn FnMut(fmt::Arguments<'_>);
 
 impl Server {
     /// A server that uses at most so many bytes for payloads.
-    pub(crate) fn new(welcome: Welcome, reply: Option<u64>, memory: u64) -> Self {
+    pub(crate) fn new(welcome: Welcome, replies: Replies, memory: u64) -> Self {
         Self {
             welcome,
-            reply,
+            replies,
             peers: Vec::new(),
             vacant: Vec::new(),
             buffers: Buffers::new(memory),
@@ -420,7 +436,7 @@ impl Server {
         driver.with_span(request.header, |bytes| header.extend_from_slice(bytes));
         self.header = header;
         let asked = Mark::read(&self.header).and_then(|mark| mark.reply);
-        let mut answer = match asked.or(self.reply) {
+        let mut answer = match asked.or_else(|| self.replies.of(&self.header)) {
             Some(len) => self.counting(driver, len),
             None => self.echo(driver, request),
         };
@@ -585,4 +601,24 @@ impl Server {
 fn release<D: Driver>(driver: &mut D, task: TaskId) {
     let released = driver.release(task);
     debug_assert_eq!(released, Ok(()), "{task:?} is this user's");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_rule_that_fits_a_header_counts() {
+        let rules = [("BIG", 1), ("B", 2)];
+        let replies = Replies {
+            by_header: rules
+                .map(|(header, bytes)| (header.to_owned(), bytes))
+                .into(),
+            others: Some(3),
+        };
+        let asked: [&[u8]; 4] = [b"BIGGER", b"BETTER", b"", b"xB"];
+        let got = asked.map(|header| replies.of(header));
+        assert_eq!(got, [Some(1), Some(2), Some(3), Some(3)]);
+        assert_eq!(Replies::default().of(b"BIG"), None);
+    }
 }

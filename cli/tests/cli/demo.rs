@@ -114,7 +114,10 @@ fn what_cannot_be_is_refused_with_the_limits() {
     for (args, part) in [
         (["demo", "--requests", "0"], "1..=1000000"),
         (["demo", "--size", "99999999"], "0..=16777216"),
-        (["demo", "--over", "pigeon"], "possible values: tcp, sim"),
+        (
+            ["demo", "--over", "pigeon"],
+            "possible values: tcp, rdma, sim",
+        ),
     ] {
         let output = xio(&args);
         assert_eq!(output.status.code(), Some(2));

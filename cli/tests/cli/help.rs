@@ -8,6 +8,7 @@ fn every_command_explains_itself() {
         "completions",
         "decode",
         "demo",
+        "devices",
         "man",
         "ping",
         "replay",

@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
+#[cfg(any(feature = "rdma", feature = "rdma-dlopen"))]
+use super::stdout;
 use super::{fields, json, stderr, xio};
 
 /// A running `xio serve`.
@@ -284,6 +286,85 @@ fn who_answers_in_another_language_is_shown_with_its_words() {
 }
 
 #[test]
+fn transports_have_options_of_their_own() {
+    for command in ["serve", "ping"] {
+        let output = xio(&[command, "tcp://127.0.0.1:0", "--spin", "never"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(
+            stderr(&output).contains("--spin is for rdma:// addresses"),
+            "{}",
+            stderr(&output)
+        );
+        let output = xio(&[command, "rdma://127.0.0.1:0", "--spin", "often"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            stderr(&output).contains("neither never nor always"),
+            "{}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+#[cfg(not(any(feature = "rdma", feature = "rdma-dlopen")))]
+fn program_without_verbs_says_how_to_get_one_with_them() {
+    for args in [
+        &["serve", "rdma://127.0.0.1:0"][..],
+        &["ping", "rdma://127.0.0.1:1"],
+        &["demo", "--over", "rdma"],
+        &["devices"],
+    ] {
+        let output = xio(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let text = stderr(&output);
+        assert!(text.contains("--features rdma`"), "{args:?}: {text}");
+        assert!(text.contains("--features rdma-dlopen`"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+#[cfg(any(feature = "rdma", feature = "rdma-dlopen"))]
+fn machine_without_devices_is_told_what_to_do() {
+    if std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
+        return;
+    }
+    for args in [
+        &["serve", "rdma://127.0.0.1:0"][..],
+        &["ping", "rdma://127.0.0.1:1"],
+        &["demo", "--over", "rdma"],
+        &["devices"],
+    ] {
+        let output = xio(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let text = [stdout(&output), stderr(&output)].concat();
+        assert!(text.contains("no RDMA device"), "{args:?}: {text}");
+        assert!(text.contains("modprobe rdma_rxe"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn answers_follow_the_header() {
+    let server = Serve::start(&[
+        "tcp://127.0.0.1:0",
+        "--reply",
+        "xio-pi=3000",
+        "--reply",
+        "xio=5",
+        "--reply-size",
+        "7",
+    ]);
+    // The header of this program's clients begins with its name; without it none fits.
+    let args = ["--any-reply", "--count", "10", "--size", "0"];
+    let object = ping_well(&server.url, &[&args[..], &["--header", "0"]].concat());
+    assert_eq!(object["bytes"], 10 * 7);
+    let object = ping_well(&server.url, &args);
+    assert_eq!(object["bytes"], 10 * 3000);
+    assert_eq!(server.stop()["bytes_out"], 10 * 3007);
+    let output = xio(&["serve", "tcp://127.0.0.1:0", "--reply", "x"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("tcp://{}", taken.local_addr().expect("bound"));
@@ -304,6 +385,7 @@ fn errors_say_what_to_do() {
     );
     for (args, part) in [
         (["ping", "tcp://nowhere.invalid:1"], "no address is known"),
+        #[cfg(not(any(feature = "rdma", feature = "rdma-dlopen")))]
         (["ping", "rdma://127.0.0.1:1"], "--features rdma"),
         (
             ["serve", "tcp://192.0.2.1:1"],

@@ -10,6 +10,9 @@ use crate::ctx::{Ctx, Package};
 const HEAVY_FEATURES: &[(&str, &str)] = &[
     // libFuzzer's C++; `cargo xtask fuzz` builds it. Without it the targets still compile.
     ("xio-fuzz", "link"),
+    // The bindings of verbs; the step `verbs` lints and tests with them.
+    ("xio-cli", "rdma"),
+    ("xio-cli", "rdma-dlopen"),
 ];
 
 /// Checks the formatting of the workspace and of the gate beside it.

@@ -32,6 +32,8 @@ pub(super) struct Boot<'a> {
     pub(super) image: &'a Path,
     pub(super) initrd: &'a Path,
     pub(super) timeout: Duration,
+    /// Its clock counts instructions: one processor, and no time passes outside of them.
+    pub(super) is_counted: bool,
 }
 
 /// How it ended.
@@ -40,6 +42,8 @@ pub(super) struct Ended {
     pub(super) status: u8,
     /// From the start of qemu to its end.
     pub(super) took: Duration,
+    /// All lines that were printed.
+    pub(super) lines: Vec<String>,
 }
 
 impl Boot<'_> {
@@ -55,6 +59,7 @@ impl Boot<'_> {
                 return Ok(Ended {
                     status: guest_status(status.code())?,
                     took: start.elapsed(),
+                    lines: Vec::new(),
                 });
             }
             let mut child = self.qemu("stdio").piped()?;
@@ -64,7 +69,8 @@ impl Boot<'_> {
                 let _ = child.kill();
             }
             let ended = child.wait().context("waiting for qemu")?;
-            match watched? {
+            let (seen, lines) = watched?;
+            match seen {
                 Seen::BadClock(factor) => {
                     println!("xio-vm: the clock inside runs {factor:.1} times too fast; again");
                 }
@@ -76,6 +82,7 @@ impl Boot<'_> {
                     return Ok(Ended {
                         status: guest_status(ended.code())?,
                         took: start.elapsed(),
+                        lines,
                     });
                 }
                 Seen::Ended(status) => {
@@ -86,6 +93,7 @@ impl Boot<'_> {
                     return Ok(Ended {
                         status,
                         took: start.elapsed(),
+                        lines,
                     });
                 }
             }
@@ -94,17 +102,31 @@ impl Boot<'_> {
     }
 
     fn qemu(&self, serial: &str) -> Cmd {
-        let mut append =
-            "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off random.trust_cpu=on \
-             no_timer_check"
-                .to_owned();
-        if let Some(khz) = host::counter_khz(self.ctx) {
-            append.push_str(&format!(" tsc_early_khz={khz}"));
-        }
+        let mut append = "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on \
+                          no_timer_check"
+            .to_owned();
+        let processors: &[&str] = if self.is_counted {
+            // A nanosecond for each instruction, and none for waiting.
+            &[
+                "tcg,thread=single",
+                "-smp",
+                "1",
+                "-icount",
+                "shift=0,sleep=off",
+            ]
+        } else {
+            append.push_str(" tsc=reliable");
+            if let Some(khz) = host::counter_khz(self.ctx) {
+                append.push_str(&format!(" tsc_early_khz={khz}"));
+            }
+            &["tcg,thread=multi", "-smp", "2"]
+        };
         // Without what makes the emulation of memory accesses and page tables slower.
         self.ctx
             .cmd("qemu-system-x86_64", [])
-            .args(["-accel", "tcg,thread=multi", "-m", "1024", "-smp", "2"])
+            .arg("-accel")
+            .args(processors)
+            .args(["-m", "1024"])
             .args(["-cpu", "max,-smap,-smep,-la57,-pclmulqdq"])
             .args(["-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-serial", serial])
@@ -117,15 +139,18 @@ impl Boot<'_> {
     }
 
     /// Passes on what the machine prints, and looks at its clock.
-    fn watch(&self, child: &mut Child, start: Instant) -> Result<Seen> {
+    fn watch(&self, child: &mut Child, start: Instant) -> Result<(Seen, Vec<String>)> {
         let output = child.stdout.take().context("qemu's output is a pipe")?;
         let (sender, receiver) = channel();
         let reader = std::thread::spawn(move || forward(output, &sender));
-        let seen = self.look(&receiver, child, start);
-        if matches!(seen, Ok(Seen::Ended(_))) && reader.join().is_err() {
-            bail!("the output of qemu could not be read");
+        let seen = self.look(&receiver, child, start)?;
+        if !matches!(seen, Seen::Ended(_)) {
+            return Ok((seen, Vec::new()));
         }
-        seen
+        match reader.join() {
+            Ok(lines) => Ok((seen, lines)),
+            Err(_) => bail!("the output of qemu could not be read"),
+        }
     }
 
     fn look(&self, lines: &Receiver<Mark>, child: &mut Child, start: Instant) -> Result<Seen> {
@@ -140,7 +165,10 @@ impl Boot<'_> {
             match lines.recv_timeout(left) {
                 Ok(mark) => {
                     // Of the first span a part is qemu's own start, so that only too fast is wrong.
-                    let factor = factor(&begin, &mark);
+                    let factor = match self.is_counted {
+                        true => 1.0,
+                        false => factor(&begin, &mark),
+                    };
                     if factor > SKEW_MAX || (factor < 1.0 / SKEW_MAX && begin.uptime > 0.0) {
                         if begin.uptime > 0.0 {
                             bail!("the clock inside ran {factor:.2} times as fast as it should");
@@ -202,16 +230,16 @@ fn factor(from: &Mark, to: &Mark) -> f64 {
     inside / here.max(0.001)
 }
 
-/// Prints all that comes, and sends the marks in it.
-fn forward(mut output: ChildStdout, marks: &Sender<Mark>) {
+/// Prints all that comes, sends the marks in it, and returns its lines.
+fn forward(mut output: ChildStdout, marks: &Sender<Mark>) -> Vec<String> {
     let mut chunk = [0; 4096];
-    let mut line = Vec::new();
+    let (mut line, mut lines) = (Vec::new(), Vec::new());
     loop {
         let count = match output.read(&mut chunk) {
-            Ok(0) => return,
+            Ok(0) => return lines,
             Ok(count) => count,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return,
+            Err(_) => return lines,
         };
         let mut stdout = std::io::stdout().lock();
         // Whoever read our output went away: the machine goes on, its status still counts.
@@ -232,6 +260,7 @@ fn forward(mut output: ChildStdout, marks: &Sender<Mark>) {
                 // Nobody looks any more: the machine is being ended.
                 let _ = marks.send(mark);
             }
+            lines.push(text.trim_end().to_owned());
             line.clear();
         }
     }

@@ -27,6 +27,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ibverbs-utils", "ibv_devinfo"),
     ("rdmacm-utils", "rping"),
     ("perftest", "ib_send_lat"),
+    ("strace", "strace"),
     // To build the driver.
     ("libibverbs-dev", "/usr/include/infiniband/verbs.h"),
     ("librdmacm-dev", "/usr/include/rdma/rdma_cma.h"),

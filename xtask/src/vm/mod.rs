@@ -36,6 +36,7 @@ const PROGRAMS: &[&str] = &[
     "ib_send_lat",
     "ib_read_lat",
     "ib_write_lat",
+    "strace",
 ];
 
 /// Where the shell of the machine finds what is ours.
@@ -56,6 +57,9 @@ pub(crate) struct VmArgs {
     /// Take this file along, into /xio (may be repeated); a program comes with its libraries
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
+    /// Count instructions instead of time: one processor, whose nanosecond is an instruction
+    #[arg(long)]
+    count: bool,
     /// Seconds after which the machine is ended
     #[arg(long, default_value_t = 600)]
     timeout: u64,
@@ -85,7 +89,8 @@ pub(crate) fn run(ctx: &Ctx, args: &VmArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    let machine = Machine::new(ctx, &args.with, Duration::from_secs(args.timeout))?;
+    let mut machine = Machine::new(ctx, &args.with, Duration::from_secs(args.timeout))?;
+    machine.is_counted = args.count;
     if args.shell {
         return machine.run(Job::Shell, &[]).map(|ended| ended.status);
     }
@@ -100,6 +105,7 @@ pub(crate) fn run(ctx: &Ctx, args: &VmArgs) -> Result<u8> {
     }
     for suite in suite::named(args.suite.as_deref())? {
         println!("-- {}: {}", suite.name, suite.what);
+        machine.is_counted = args.count || suite.is_counted;
         let ended = machine.run(Job::Script(suite.script), &[suite])?;
         if ended.status != 0 {
             println!("-- {}: status {}", suite.name, ended.status);
@@ -110,17 +116,37 @@ pub(crate) fn run(ctx: &Ctx, args: &VmArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Boots once, runs a script, and returns all lines that were printed. `is_counted`: the machine's
+/// clock counts instructions.
+///
+/// # Errors
+/// When the machine cannot be had, or the script fails.
+pub(crate) fn measure(
+    ctx: &Ctx,
+    with: &[PathBuf],
+    script: &str,
+    is_counted: bool,
+    timeout: Duration,
+) -> Result<Vec<String>> {
+    let mut machine = Machine::new(ctx, with, timeout)?;
+    machine.is_counted = is_counted;
+    let ended = machine.run(Job::Script(script), &[])?;
+    ensure!(ended.status == 0, "the script ended with {}", ended.status);
+    Ok(ended.lines)
+}
+
 /// Step `vm`: all suites.
 ///
 /// # Errors
 /// When one fails.
 pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
-    let machine = match Machine::new(ctx, &[], Duration::from_secs(480)) {
+    let mut machine = match Machine::new(ctx, &[], Duration::from_secs(480)) {
         Ok(machine) => machine,
         Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
     };
     for suite in SUITES {
         println!("-- {}: {}", suite.name, suite.what);
+        machine.is_counted = suite.is_counted;
         let ended = machine.run(Job::Script(suite.script), &[suite])?;
         ensure!(
             ended.status == 0,
@@ -139,6 +165,7 @@ struct Machine<'a> {
     kernel: Kernel,
     timeout: Duration,
     with: &'a [PathBuf],
+    is_counted: bool,
 }
 
 impl<'a> Machine<'a> {
@@ -152,6 +179,7 @@ impl<'a> Machine<'a> {
             cache,
             timeout,
             with,
+            is_counted: false,
         })
     }
 
@@ -183,6 +211,7 @@ impl<'a> Machine<'a> {
             image: &self.kernel.image,
             initrd: &initrd,
             timeout: self.timeout,
+            is_counted: self.is_counted,
         };
         let ended = boot.run(is_shell);
         fs::remove_file(&initrd)?;

@@ -1,5 +1,6 @@
 //! What is run inside the machine as a test.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -14,6 +15,8 @@ pub(super) struct Suite {
     pub(super) name: &'static str,
     /// One line about it.
     pub(super) what: &'static str,
+    /// The machine's clock counts instructions, so that a busy host changes nothing.
+    pub(super) is_counted: bool,
     /// Runs inside; its status is the suite's.
     pub(super) script: &'static str,
     /// Programs of the project that it takes along.
@@ -27,12 +30,14 @@ enum Program {
     Example(&'static str, &'static str),
     /// A test of a package, with the feature that it needs.
     Test(&'static str, &'static str, &'static str),
+    /// The command of the project, by this name inside, with this feature.
+    Xio(&'static str, &'static str),
 }
 
 impl Program {
     fn name(&self) -> &'static str {
         match self {
-            Self::Example(_, name) | Self::Test(_, name, _) => name,
+            Self::Example(_, name) | Self::Test(_, name, _) | Self::Xio(name, _) => name,
         }
     }
 }
@@ -42,12 +47,14 @@ pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "smoke",
         what: "the machine's own devices and wire, with programs that are not ours",
+        is_counted: false,
         script: include_str!("smoke.sh"),
         programs: &[],
     },
     Suite {
         name: "verbs",
         what: "the driver on one device, and on two with a wire between them",
+        is_counted: false,
         script: include_str!("verbs.sh"),
         programs: &[
             Program::Example("xio-verbs", "conversation"),
@@ -58,6 +65,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "conformance",
         what: "what all drivers must do, over queue pairs",
+        is_counted: false,
         script: include_str!("conformance.sh"),
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
@@ -65,8 +73,30 @@ pub(super) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
+        name: "cli",
+        what: "the command over queue pairs, with both bindings",
+        is_counted: false,
+        script: include_str!("cli.sh"),
+        programs: &[
+            Program::Xio("xio", "rdma"),
+            Program::Xio("xio-dlopen", "rdma-dlopen"),
+            Program::Example("xio-verbs", "guest"),
+        ],
+    },
+    Suite {
+        name: "progress",
+        what: "busy without system calls, idle without work, asleep without missing anything",
+        is_counted: true,
+        script: include_str!("progress.sh"),
+        programs: &[
+            Program::Example("xio-verbs", "measure"),
+            Program::Example("xio-verbs", "conversation"),
+        ],
+    },
+    Suite {
         name: "faults",
         what: "a wire that delays, loses and breaks, a peer that dies, a device that is removed",
+        is_counted: false,
         script: include_str!("faults.sh"),
         programs: &[Program::Example("xio-verbs", "conversation")],
     },
@@ -126,6 +156,16 @@ impl Program {
                     .arg("--message-format=json")
                     .output()?;
                 executable(&told, name)
+            }
+            Self::Xio(name, feature) => {
+                ctx.verbs_env(ctx.cargo(["build", "--locked", "--package", "xio-cli"]))
+                    .args(["--features", feature])
+                    .run()?;
+                // The next one, with another feature, has the same name.
+                let kept = ctx.target_dir.join("vm").join(name);
+                fs::copy(ctx.target_dir.join("debug/xio"), &kept)
+                    .with_context(|| kept.display().to_string())?;
+                Ok(kept)
             }
         }
     }

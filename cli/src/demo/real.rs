@@ -1,28 +1,27 @@
-//! The demo over sockets: an endpoint and a thread for each side, on loopback.
+//! The demo in real time: an endpoint and a thread for each side, over sockets on loopback or over
+//! verbs on one device.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::ProgressBar;
-use xio_proto::driver::Driver;
 use xio_proto::{ConnectOptions, Event, ListenOptions};
 
 use super::plan::Plan;
 use super::tally::Figures;
 use super::{DEPTH, MEMORY, traffic, verdict};
 use crate::args::DemoArgs;
-use crate::logging::TcpDriver;
 use crate::output::{Count, Nanos, Output};
 use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
 use crate::talk::clock::now;
-use crate::talk::server::{Counts, Server, Welcome};
-use crate::talk::sockets::{self, Room};
+use crate::talk::server::{Counts, Replies, Server, Welcome};
 use crate::talk::stop::{LOOK_EVERY, Stop};
-use crate::talk::url::Url;
+use crate::talk::transport::{self, Command, Purpose, Room, Side, Transport};
+use crate::talk::url::{Scheme, Url};
 
 /// Real time after which the demo is given up.
 const TOO_LONG: Duration = Duration::from_secs(600);
@@ -59,37 +58,90 @@ impl Log {
     }
 }
 
-/// Runs the demo and returns whether every message arrived once and as it was sent.
+/// Runs the demo over sockets and returns whether every message arrived once and as it was sent.
 ///
 /// # Errors
 /// When it cannot be set up, or its result not printed.
-pub(super) fn run(args: &DemoArgs, out: &Output) -> Result<bool> {
+pub(super) fn over_sockets(args: &DemoArgs, out: &Output) -> Result<bool> {
+    let url = Url::loopback("/demo");
+    run(&Demo { args, out, url })
+}
+
+/// As [`over_sockets`], over verbs on the first device that can be used.
+///
+/// # Errors
+/// As there; and when there is no such device, or this program was built without RDMA.
+#[cfg(any(feature = "rdma", feature = "rdma-dlopen"))]
+pub(super) fn over_verbs(args: &DemoArgs, out: &Output) -> Result<bool> {
+    let host = crate::devices::first_address()?.to_string();
+    let url = Url {
+        scheme: Scheme::Rdma,
+        host,
+        ..Url::loopback("/demo")
+    };
+    run(&Demo { args, out, url })
+}
+
+/// That this program was built without RDMA.
+///
+/// # Errors
+/// Always.
+#[cfg(not(any(feature = "rdma", feature = "rdma-dlopen")))]
+pub(super) fn over_verbs(_: &DemoArgs, _: &Output) -> Result<bool> {
+    Err(transport::built_without_verbs())
+}
+
+/// The demo, over any transport.
+struct Demo<'a> {
+    args: &'a DemoArgs,
+    out: &'a Output,
+    /// Where the server listens; at any port.
+    url: Url,
+}
+
+fn run(demo: &Demo<'_>) -> Result<bool> {
+    transport::over(demo.url.scheme, demo)
+}
+
+impl Command for Demo<'_> {
+    fn run<D: Transport>(&self) -> Result<bool> {
+        run_over::<D>(self)
+    }
+}
+
+fn run_over<D: Transport>(demo: &Demo<'_>) -> Result<bool> {
+    let Demo { args, out, url } = demo;
     let plan = Plan::new(args.requests, args.size);
     let room = 2 * plan.largest().max(64).next_power_of_two();
     let depth = (MEMORY / room).clamp(1, DEPTH);
-    out.text(
-        "A server and a client, each with a thread and an endpoint of its own, over TCP on \
-         loopback as libxio speaks it.\n\nhandshake\n",
-    )?;
+    let (driver, over) = match url.scheme {
+        Scheme::Tcp => ("tcp", "TCP on loopback as libxio speaks it"),
+        Scheme::Rdma => ("rdma", "verbs on one device"),
+    };
+    out.text(format_args!(
+        "A server and a client, each with a thread and an endpoint of its own, over {over}.\n\n\
+         handshake\n"
+    ))?;
     let log = Log::new();
     let (stop, (tell, hear)) = (Stop::default(), mpsc::channel());
     let server = {
-        let (stop, log) = (stop.clone(), log.clone());
+        let (stop, log, url) = (stop.clone(), log.clone(), url.clone());
         let thread = thread::Builder::new().name("server".to_owned());
-        thread.spawn(move || serve(&stop, &log, &tell, depth))?
+        thread.spawn(move || serve::<D>(&url, &stop, &log, &tell, depth))?
     };
     // Whatever becomes of the client: the server ends, and is waited for.
     let spoken = hear
         .recv()
         .context("the server did not come up")
-        .and_then(|at| talk(at, &plan, depth, &log, out));
+        .and_then(|at| talk::<D>(&url.at(at), at, &plan, depth, &log, out));
     stop.ask();
     let served = server.join();
     let served = served.map_err(|_| anyhow::anyhow!("the server panicked"))?;
-    let (outcomes, served) = (spoken?, served?);
+    // Of two that failed, the server is the reason.
+    let (served, outcomes) = (served?, spoken?);
     out.text(format_args!("\nclose\n{}", log.take()))?;
     let figures = figures(&plan, &outcomes, &served);
-    verdict("tcp", &plan, &figures, 0, out)
+    verdict(driver, &plan, &figures, 0, out)
 }
 
 fn figures(plan: &Plan, outcomes: &Outcomes, served: &Counts) -> Figures {
@@ -106,35 +158,40 @@ fn figures(plan: &Plan, outcomes: &Outcomes, served: &Counts) -> Figures {
     }
 }
 
-fn endpoint(url: &Url, number: u8, depth: u32) -> Result<TcpDriver> {
+fn endpoint<D: Transport>(url: &Url, side: Side, depth: u32) -> Result<D> {
     let room = Room {
         peers: 4,
         messages: depth,
         bytes: u64::from(MEMORY),
     };
-    sockets::driver(url, number, room)
-}
-
-fn url(port: u16) -> Url {
-    Url {
-        port,
-        ..Url::loopback("/demo")
-    }
+    D::open(&Purpose {
+        url,
+        side,
+        room,
+        spin: None,
+    })
 }
 
 /// The server's thread.
-fn serve(stop: &Stop, log: &Log, tell: &mpsc::Sender<SocketAddr>, depth: u32) -> Result<Counts> {
-    let mut driver = endpoint(&url(0), 0, depth)?;
-    let mut server = Server::new(Welcome::Accept, None, 2 * u64::from(MEMORY));
+fn serve<D: Transport>(
+    url: &Url,
+    stop: &Stop,
+    log: &Log,
+    tell: &mpsc::Sender<SocketAddr>,
+    depth: u32,
+) -> Result<Counts> {
+    let mut driver = endpoint::<D>(url, Side::Server, depth)?;
+    let mut server = Server::new(Welcome::Accept, Replies::default(), 2 * u64::from(MEMORY));
     let options = ListenOptions {
         user: 0,
         backlog: 8,
     };
-    let listener = driver.listen((Ipv4Addr::LOCALHOST, 0).into(), &options)?;
+    let address = url.resolve()?[0];
+    let listener = driver.listen(address, &options)?;
     let Some(at) = driver.listening(listener) else {
-        bail!("no port on loopback is free");
+        bail!("no port of {} is free", url.host);
     };
-    log.note("server", format_args!("listens at {}", url(at.port())));
+    log.note("server", format_args!("listens at {}", url.at(at)));
     tell.send(at)?;
     while !(stop.is_asked() && server.open() == 0) {
         driver.poll(Some(LOOK_EVERY))?;
@@ -149,8 +206,15 @@ fn serve(stop: &Stop, log: &Log, tell: &mpsc::Sender<SocketAddr>, depth: u32) ->
 }
 
 /// The client.
-fn talk(at: SocketAddr, plan: &Plan, depth: u32, log: &Log, out: &Output) -> Result<Outcomes> {
-    let mut driver = endpoint(&url(at.port()), 1, depth)?;
+fn talk<D: Transport>(
+    url: &Url,
+    at: SocketAddr,
+    plan: &Plan,
+    depth: u32,
+    log: &Log,
+    out: &Output,
+) -> Result<Outcomes> {
+    let mut driver = endpoint::<D>(url, Side::Client, depth)?;
     let workload = Workload {
         count: plan.messages().into(),
         shape: |number| shape(plan, number),
@@ -161,7 +225,6 @@ fn talk(at: SocketAddr, plan: &Plan, depth: u32, log: &Log, out: &Output) -> Res
         verify: true,
     };
     let mut client = Client::new(workload, 2 * u64::from(MEMORY))?;
-    let url = url(at.port());
     log.note("client", format_args!("connects to {url}"));
     client.connect(&mut driver, at, &url.to_string(), &ConnectOptions::new(0))?;
     let bar = out.progress(plan.messages().into(), "messages");
@@ -180,8 +243,8 @@ fn shape(plan: &Plan, number: u64) -> Shape {
 }
 
 /// Runs the client until its connection is over, and tells how it is going.
-fn drive<F: Fn(u64) -> Shape>(
-    driver: &mut TcpDriver,
+fn drive<D: Transport, F: Fn(u64) -> Shape>(
+    driver: &mut D,
     client: &mut Client<F>,
     plan: &Plan,
     log: &Log,
