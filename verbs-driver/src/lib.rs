@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `sys` | the bindings, one by one |
 //! | `cm`, `device`, `memory`, `chain`, `fd`, `address` | safe values around them: the unsafe code |
+//! | `shared` | one receive queue for all queue pairs, and their numbers |
 //! | `buffers` | the user's memory, and who may touch it when |
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
 //! | `hub` | events of a device, for all drivers of the process that share it |
@@ -69,6 +70,7 @@ mod hub;
 mod io;
 mod memory;
 mod options;
+mod shared;
 mod sys;
 mod waker;
 mod work;

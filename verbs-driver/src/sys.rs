@@ -18,13 +18,14 @@ use rdma_sys as binding;
 
 pub(crate) use binding::{
     ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_dealloc_pd,
-    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_device_attr,
-    ibv_get_async_event, ibv_get_cq_event, ibv_get_device_name, ibv_modify_qp, ibv_mr, ibv_pd,
-    ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_recv_wr,
-    ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wr_opcode, rdma_accept,
-    rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
+    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_create_srq,
+    ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp,
+    ibv_destroy_srq, ibv_device_attr, ibv_get_async_event, ibv_get_cq_event, ibv_get_device_name,
+    ibv_modify_qp, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send,
+    ibv_post_srq_recv, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type, ibv_query_device, ibv_recv_wr, ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_wr,
+    ibv_sge, ibv_srq, ibv_srq_init_attr, ibv_wc, ibv_wr_opcode, rdma_accept, rdma_ack_cm_event,
+    rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
     rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel,
     rdma_destroy_id, rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_free_devices,
     rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_port_space, rdma_reject,
@@ -63,9 +64,11 @@ pub(crate) mod event {
     pub(crate) const DEVICE_FATAL: u32 = 8;
     /// The port went down.
     pub(crate) const PORT_ERR: u32 = 10;
+    /// A queue pair in the error state has taken its last receive of a shared queue.
+    pub(crate) const LAST_RECEIVE: u32 = 16;
     /// Whether its element is a queue pair.
     pub(crate) fn is_queue_pair(number: u32) -> bool {
-        matches!(number, QP_FATAL..=7 | 16)
+        matches!(number, QP_FATAL..=7 | LAST_RECEIVE)
     }
 }
 
@@ -130,6 +133,7 @@ mod tests {
             ("ibv_sge", size_of::<ibv_sge>(), 16),
             ("ibv_qp_attr", size_of::<ibv_qp_attr>(), 144),
             ("ibv_qp_init_attr", size_of::<ibv_qp_init_attr>(), 64),
+            ("ibv_srq_init_attr", size_of::<ibv_srq_init_attr>(), 24),
             ("ibv_context", size_of::<ibv_context>(), 328),
             ("ibv_device_attr", size_of::<ibv_device_attr>(), 232),
             ("ibv_async_event", size_of::<ibv_async_event>(), 16),

@@ -146,8 +146,14 @@ impl Crowd {
     }
 }
 
-/// Connects `count` at once to a server that has room for [`ROOM`].
-pub(crate) fn crowd(server: IpAddr, client: IpAddr, count: usize) -> Result<(), Box<dyn Error>> {
+/// Connects `count` at once to a server that has room for [`ROOM`], with a receive queue for each
+/// or one for all.
+pub(crate) fn crowd(
+    server: IpAddr,
+    client: IpAddr,
+    count: usize,
+    shares: bool,
+) -> Result<(), Box<dyn Error>> {
     let room = Sizes {
         receives: BUDGET,
         min_grant: 7,
@@ -155,7 +161,9 @@ pub(crate) fn crowd(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
         peers: ROWS,
         ..Sizes::default()
     };
-    let served = Server::start_at((server, 0).into(), options(server, Spin::Never), room)?;
+    let mut options = options(server, Spin::Never);
+    options.share_receives = shares;
+    let served = Server::start_at((server, 0).into(), options, room)?;
     let crowd = Crowd::gather(client, served.at, count, REQUESTS)?;
     println!(
         "crowd: {count} at once: {:?}; {:?}",
@@ -164,7 +172,11 @@ pub(crate) fn crowd(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
     );
     let talked = crowd.talked();
     check(talked == count.min(ROOM), || format!("{talked} talked"))?;
-    served.stop().map(drop)
+    let stats = served.stop()?.stats;
+    println!("crowd: the server: {stats:?}");
+    check((stats.number_looks_max > 0) == shares, || {
+        "another kind of receive queue".into()
+    })
 }
 
 fn hear(

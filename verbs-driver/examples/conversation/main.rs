@@ -3,7 +3,8 @@
 //!
 //! `conversation serve IP:PORT` serves one peer of another make instead.
 //!
-//! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` and `conversation faults
+//! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` (`soak-shared` and
+//! `crowd-shared` with one receive queue for all) and `conversation faults
 //! [NAME]` are trials of other kinds.
 //!
 //! `conversation SERVER-IP CLIENT-IP [LARGEST]` runs on any machine with RDMA; `cargo xtask vm
@@ -63,14 +64,16 @@ fn run() -> Result<(), Box<dyn Error>> {
     if first == "faults" {
         return faults::faults(args.next().as_deref());
     }
-    if let "wakes" | "soak" | "cycles" | "crowd" = &*first {
+    if let "wakes" | "soak" | "soak-shared" | "cycles" | "crowd" | "crowd-shared" = &*first {
         let server = next("the server's address")?.parse()?;
         let client = next("the client's address")?.parse()?;
         let count = next("how many")?.parse()?;
         return match &*first {
             "wakes" => trials::wakes(server, client, count),
-            "soak" => trials::soak(server, client, count),
-            "crowd" => crowd::crowd(server, client, count),
+            "soak" => trials::soak(server, client, count, false),
+            "soak-shared" => trials::soak(server, client, count, true),
+            "crowd" => crowd::crowd(server, client, count, false),
+            "crowd-shared" => crowd::crowd(server, client, count, true),
             _ => trials::cycles(server, client, count),
         };
     }

@@ -12,7 +12,7 @@ use xio_verbs::Spin;
 use crate::check;
 use crate::load::{Load, Outcomes, options};
 use crate::server::Server;
-use crate::side::{Side, Wish};
+use crate::side::{Side, Sizes, Wish};
 
 /// A round trip of this length was ended by something else than the answer.
 const STALL: Duration = Duration::from_secs(4);
@@ -64,9 +64,16 @@ pub(crate) fn ask(client: IpAddr, server: SocketAddr, count: usize) -> Result<()
 }
 
 /// Many small requests at a time, with no retry for a receive that is missing.
-pub(crate) fn soak(server: IpAddr, client: IpAddr, count: usize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn soak(
+    server: IpAddr,
+    client: IpAddr,
+    count: usize,
+    shares: bool,
+) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
-    let served = Server::start(server, Spin::Never)?;
+    let mut options = options(server, Spin::Never);
+    options.share_receives = shares;
+    let served = Server::start_at((server, 0).into(), options, Sizes::default())?;
     let load = Load::connect(client, served.at, Spin::Never)?.of(count, 24, Wish::new(64, 64));
     let (outcomes, side) = load.run(Duration::from_secs(500), |_| Ok(()))?;
     all_answered(&outcomes, count)?;
