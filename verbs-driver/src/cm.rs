@@ -210,9 +210,9 @@ pub(crate) struct Id {
 /// What queue pairs use.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    pub(crate) completions: Arc<Completions>,
     /// The receive queue, if they share one.
     pub(crate) shared: Option<Arc<SharedQueue>>,
+    pub(crate) completions: Arc<Completions>,
     pub(crate) domain: Arc<Domain>,
 }
 

@@ -498,18 +498,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_without_devices_says_so() {
-        let found = devices();
-        if std::path::Path::new("/dev/infiniband/rdma_cm").exists() {
-            assert!(!matches!(found, Err(Error::Call { .. })), "{found:?}");
-        } else {
-            assert_eq!(found, Err(Error::NoDevice));
-            let made = Channel::new().map(|_| ());
-            assert_eq!(made, Err(Error::NoDevice));
-        }
-    }
-
-    #[test]
     fn statuses_are_those_of_the_header() {
         assert_eq!(status(0), WorkStatus::Success);
         assert_eq!(status(1), WorkStatus::LocalAccess);

@@ -30,7 +30,6 @@ const CM_QUIET: Duration = Duration::from_millis(1);
 
 /// An endpoint over queue pairs of one device. See the documentation of the crate.
 pub struct VerbsDriver<T: Trace = NoTrace> {
-    // Queue pairs are destroyed before the memory that they name.
     io: Io,
     core: Core<T>,
     waker: Waker,
@@ -109,8 +108,8 @@ impl<T: Trace> VerbsDriver<T> {
         let completions = Arc::new(Completions::new(&device, depth)?);
         let shared = shared_queue(&limits, options, &domain, config.rx_slots)?;
         let queues = Queues {
-            completions,
             shared,
+            completions,
             domain,
         };
         let mut sizes = sizes(&limits, options, &queues)?;
@@ -331,6 +330,13 @@ impl<T: Trace> VerbsDriver<T> {
             Spin::For(time) => self.core.now.since(idle_since) < time,
             Spin::Always => true,
         }
+    }
+}
+
+impl<T: Trace> Drop for VerbsDriver<T> {
+    /// Undoes the start, in reverse.
+    fn drop(&mut self) {
+        self.io.close(&mut self.core);
     }
 }
 

@@ -544,14 +544,22 @@ impl Io {
         if !self.is_removed || self.links.iter().any(Option::is_some) {
             return;
         }
-        if let Some(hardware) = self.hardware.take() {
+        if let Some(hardware) = &self.hardware {
             self.group.remove(hardware.queues.completions.as_raw_fd());
             self.group.remove(hardware.device.events());
-            core.slots.unregister();
-            core.buffers.unregister();
-            drop(hardware);
+            self.close(core);
             device::close_removed();
         }
+    }
+
+    /// Undoes what was made on the device, the last first: ids with their queue pairs, then the
+    /// memory that they name, then what all of them use.
+    pub(crate) fn close<T: Trace>(&mut self, core: &mut Core<T>) {
+        self.links.iter_mut().for_each(|link| *link = None);
+        self.listeners.clear();
+        core.buffers.unregister();
+        core.slots.unregister();
+        self.hardware = None;
     }
 
     /// Takes completions, some batches of them; true when there were any.

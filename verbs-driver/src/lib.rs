@@ -65,6 +65,8 @@ mod cm;
 mod device;
 mod driver;
 mod error;
+#[cfg(test)]
+mod fake;
 mod fd;
 mod hub;
 mod io;

@@ -185,7 +185,7 @@ mod tests {
                 let (&old, _) = known
                     .range(number..)
                     .next()
-                    .or(known.iter().next())
+                    .or_else(|| known.iter().next())
                     .unwrap();
                 known.remove(&old);
                 numbers.remove(old);
