@@ -61,6 +61,7 @@ pub(super) const SUITES: &[Suite] = &[
         script: include_str!("conformance.sh"),
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
+            Program::Test("xio-verbs", "pingpong", "device-tests"),
             Program::Test("xio-verbs", "costs", "device-tests"),
         ],
     },
