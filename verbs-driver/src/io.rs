@@ -8,7 +8,7 @@ use std::sync::Arc;
 use xio_proto::wire::Framing;
 use xio_proto::{
     Access, CmEvent, CmKind, Completion, ConnectRequest, Control, Endpoint, Instant, ListenerId,
-    NexusId, NoTrace, Reason, RegionId, Trace, TransportId, WrId,
+    NexusId, NoTrace, PrivateData, Reason, RegionId, Trace, TransportId, WrId,
 };
 
 use crate::buffers::Buffers;
@@ -480,6 +480,8 @@ impl Io {
             .hardware
             .as_ref()
             .map(|hardware| hardware.device.as_ptr());
+        // What came to another device than the endpoint's is refused without a word.
+        let mut refusal = PrivateData::EMPTY;
         let taken = match report.peer {
             Some(peer) if Some(id.context()) == device => {
                 let request = ConnectRequest {
@@ -492,15 +494,15 @@ impl Io {
                 let (now, transport) = (core.now, core.transport);
                 core.endpoint
                     .handle_connect_request(now, transport, &request)
+                    .map_err(|reason| refusal = PrivateData::refusal(reason))
                     .ok()
             }
-            // It came to another device than the endpoint's.
             _ => None,
         };
         let Some(nexus) = taken else {
             self.stats.refused += 1;
             // Destroying refuses too, so a failure is of no consequence.
-            let _ = id.reject(&xio_proto::PrivateData::EMPTY);
+            let _ = id.reject(&refusal);
             return;
         };
         id.set_cookie(nexus.to_bits());

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use xio_proto::wire::status::NO_BUFS;
 use xio_proto::{ConnectOptions, ConnectionId, Event, Reason, SessionOpen};
 use xio_verbs::{Driver, Spin};
 
@@ -170,6 +171,15 @@ pub(crate) fn crowd(
         crowd.reasons(),
         crowd.side.driver.stats()
     );
+    for member in &crowd.members {
+        // There is no room for the others, and they are told so: before there is a transport
+        // connection, or after that.
+        let is_told = matches!(
+            member.reason,
+            Some(Reason::Closed | Reason::SetupRefused(NO_BUFS) | Reason::Rejected(NO_BUFS))
+        );
+        check(is_told, || format!("{:?}", member.reason))?;
+    }
     let talked = crowd.talked();
     check(talked == count.min(ROOM), || format!("{talked} talked"))?;
     let stats = served.stop()?.stats;

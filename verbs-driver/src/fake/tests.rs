@@ -36,10 +36,16 @@ fn options(device: DeviceChoice, share_receives: bool) -> Options {
 }
 
 fn start(number: u8, options: &Options) -> Result<VerbsDriver, Error> {
-    start_with(number, options, Duration::from_millis(30))
+    start_with(number, options, Duration::from_millis(30), 4)
 }
 
-fn start_with(number: u8, options: &Options, drain: Duration) -> Result<VerbsDriver, Error> {
+/// A driver whose drains may take so long, with room for so many peers.
+fn start_with(
+    number: u8,
+    options: &Options,
+    drain: Duration,
+    peers: usize,
+) -> Result<VerbsDriver, Error> {
     let mut config = Config::new(number, 80, 80);
     config.connect_timeout = Duration::from_millis(300);
     config.setup_timeout = Duration::from_millis(300);
@@ -47,7 +53,7 @@ fn start_with(number: u8, options: &Options, drain: Duration) -> Result<VerbsDri
     config.drain_timeout = drain;
     config.linger = Duration::from_millis(10);
     config.provide_timeout = Duration::from_millis(300);
-    let counts = VerbsDriver::counts(&config, 4);
+    let counts = VerbsDriver::counts(&config, peers);
     VerbsDriver::new(config, &counts, options)
 }
 
@@ -246,8 +252,8 @@ impl Talk {
 
     fn with_drain(share_receives: bool, drain: Duration) -> Result<Self, Error> {
         let options = options(DeviceChoice::Address(IP.into()), share_receives);
-        let mut server = start_with(0, &options, drain)?;
-        let client = start_with(1, &options, drain)?;
+        let mut server = start_with(0, &options, drain, 4)?;
+        let client = start_with(1, &options, drain, 4)?;
         let listen = ListenOptions {
             user: 0,
             backlog: 4,
@@ -723,4 +729,66 @@ fn last_receive_of_a_shared_queue_ends_the_drain() {
         );
     }
     talk.check("all drained");
+}
+
+/// Why each of three connects to a server with room for two was not made.
+fn crowd(plan: Option<Plan>) -> Vec<Reason> {
+    world(plan);
+    let options = options(DeviceChoice::Address(IP.into()), false);
+    let mut server = start_with(0, &options, Duration::from_millis(30), 2).unwrap();
+    let mut client = start(1, &options).unwrap();
+    let listen = ListenOptions {
+        user: 0,
+        backlog: 4,
+    };
+    let listener = server.listen((IP, 0).into(), &listen).unwrap();
+    let peer = server.listening(listener).unwrap();
+    let open = SessionOpen {
+        uri: "rdma://fake",
+        private: b"",
+    };
+    for user in 0..3 {
+        let mut options = ConnectOptions::new(user);
+        options.own_nexus = true;
+        client.connect(peer, &open, &options).unwrap();
+    }
+    let (mut reasons, mut heard) = (Vec::new(), 0);
+    let until = Clock::now() + Duration::from_secs(20);
+    while heard < 3 {
+        assert!(Clock::now() < until, "{heard} of 3");
+        for driver in [&mut server, &mut client] {
+            driver.poll(Some(Duration::ZERO)).unwrap();
+            while let Some(event) = driver.next_event() {
+                match event {
+                    Event::SessionRequest { session, .. } => {
+                        let _ = driver.accept(session, 1000, &[], b"");
+                    }
+                    Event::Established { user: 0..3, .. } => heard += 1,
+                    Event::ConnectFailed { reason, .. } => {
+                        heard += 1;
+                        reasons.push(reason);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    drop((server, client));
+    assert_eq!(left(), [""; 0]);
+    reasons
+}
+
+#[test]
+fn who_finds_no_room_is_told_so() {
+    let no_room = Reason::SetupRefused(xio_proto::wire::status::NO_BUFS);
+    let reasons = crowd(None);
+    assert!(reasons.contains(&no_room), "{reasons:?}");
+    // Where it cannot even be refused, destroying its id does that.
+    let reasons = crowd(Some(Plan {
+        call: "rdma_reject",
+        after: 0,
+        for_good: true,
+        code: libc::EINVAL,
+    }));
+    assert!(reasons.contains(&Reason::Refused), "{reasons:?}");
 }
