@@ -72,6 +72,8 @@ mod hub;
 mod io;
 mod memory;
 mod options;
+#[cfg(any(test, feature = "device-tests"))]
+mod raw;
 mod shared;
 mod sys;
 mod waker;
@@ -83,5 +85,8 @@ pub use error::Error;
 pub use io::Boxed;
 pub use memory::SlotPool;
 pub use options::{DeviceChoice, Options, Spin, Stats};
+#[cfg(any(test, feature = "device-tests"))]
+#[doc(hidden)]
+pub use raw::RawPeer;
 pub use waker::Waker;
 pub use xio_proto::Driver;

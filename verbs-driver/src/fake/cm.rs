@@ -16,7 +16,7 @@ use crate::sys::{
 };
 
 /// An address of the machine that is no device's.
-pub(crate) const OTHER: [u8; 4] = [10, 9, 0, 2];
+pub(crate) const OTHER: [u8; 4] = [10, 99, 0, 2];
 
 /// Channels and ids.
 #[derive(Default)]

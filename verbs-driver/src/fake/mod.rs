@@ -7,6 +7,7 @@
 //! another thing still needs, overruns a queue, or waits where it would wait for ever.
 
 mod cm;
+mod roleplay;
 mod tests;
 mod verbs;
 
@@ -17,7 +18,7 @@ pub(crate) use cm::*;
 pub(crate) use verbs::*;
 
 /// Address of the device.
-pub(crate) const IP: [u8; 4] = [10, 9, 0, 1];
+pub(crate) const IP: [u8; 4] = [10, 99, 0, 1];
 
 /// Something that was made or unmade: what kind of thing, and which.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 set -e
 . /xio/counters
 pingpong
+XIO_GOLDEN=/xio/golden roleplay
 costs --nocapture
 conformance --test-threads=1
 check_counters

@@ -18,6 +18,9 @@ pub(super) struct Suite {
     pub(super) script: &'static str,
     /// Programs of the project that it takes along.
     programs: &'static [Program],
+    /// Folders of the tree whose files it takes along, into a folder of the same name beside the
+    /// programs.
+    pub(super) folders: &'static [&'static str],
 }
 
 /// A program of the project, which is called by its name inside.
@@ -44,6 +47,7 @@ pub(super) const SUITES: &[Suite] = &[
         what: "the machine's own devices and wire, with programs that are not ours",
         script: include_str!("smoke.sh"),
         programs: &[],
+        folders: &[],
     },
     Suite {
         name: "verbs",
@@ -54,6 +58,7 @@ pub(super) const SUITES: &[Suite] = &[
             Program::Example("xio-verbs", "mio_echo"),
             Program::Example("xio-verbs", "tokio_echo"),
         ],
+        folders: &[],
     },
     Suite {
         name: "conformance",
@@ -62,14 +67,17 @@ pub(super) const SUITES: &[Suite] = &[
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
             Program::Test("xio-verbs", "pingpong", "device-tests"),
+            Program::Test("xio-verbs", "roleplay", "device-tests"),
             Program::Test("xio-verbs", "costs", "device-tests"),
         ],
+        folders: &["tests/golden"],
     },
     Suite {
         name: "faults",
         what: "a wire that delays, loses and breaks, a peer that dies, a device that is removed",
         script: include_str!("faults.sh"),
         programs: &[Program::Example("xio-verbs", "conversation")],
+        folders: &[],
     },
 ];
 
