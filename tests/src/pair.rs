@@ -582,19 +582,21 @@ impl Pair {
         }
     }
 
+    fn post_receive(&mut self, i: usize, nexus: NexusId, wr: WrId, slot: SlotId) {
+        let side = &mut self.sides[i];
+        side.queue_pair(nexus);
+        if side.unpostable > 0 {
+            side.unpostable -= 1;
+            // ENOMEM
+            return side.endpoint.handle_post_failed(self.now, wr, 12);
+        }
+        side.receives(nexus.index()).push_back((wr, slot));
+        self.deliver(i, nexus.index());
+    }
+
     fn carry_out(&mut self, i: usize, work: Work) {
         match work {
-            Work::Recv { nexus, wr, slot } => {
-                let side = &mut self.sides[i];
-                side.queue_pair(nexus);
-                if side.unpostable > 0 {
-                    side.unpostable -= 1;
-                    // ENOMEM
-                    return side.endpoint.handle_post_failed(self.now, wr, 12);
-                }
-                side.receives(nexus.index()).push_back((wr, slot));
-                self.deliver(i, nexus.index());
-            }
+            Work::Recv { nexus, wr, slot } => self.post_receive(i, nexus, wr, slot),
             Work::Send {
                 nexus,
                 wr,
