@@ -11,12 +11,14 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory, TransportLimits};
-use crate::endpoint::{ConfigError, Endpoint, Message, RequestOptions, SessionOpen, SessionTicket};
+use crate::endpoint::{
+    ConfigError, Endpoint, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
+};
 use crate::error::CommandError;
 use crate::event::{Data, Event};
-use crate::ids::{ConnectionId, ListenerId, SessionId, TaskId, TransportId};
+use crate::ids::{ConnectionId, ListenerId, RegionId, SessionId, TaskId, TransportId};
 use crate::memory::{Segment, SlotId, Slots, Span};
-use crate::output::{Control, Work};
+use crate::output::{Access, Control, Work};
 use crate::storage::Storage;
 use crate::time::Instant;
 use crate::trace::Trace;
@@ -358,6 +360,53 @@ pub trait Driver {
             p.endpoint.provide(task, segments).map(|()| task)
         })?;
         Ok(())
+    }
+    /// As [`Endpoint::read`], and [`send`](Self::send).
+    fn read(
+        &mut self,
+        connection: ConnectionId,
+        local: &[Segment],
+        remote: &RemoteMemory,
+        user: u64,
+        deadline: Option<Instant>,
+    ) -> Result<TaskId, CommandError> {
+        self.submit(&[local], |p| {
+            p.endpoint.read(connection, local, remote, user, deadline)
+        })
+    }
+    /// As [`Endpoint::write`], and [`send`](Self::send).
+    fn write(
+        &mut self,
+        connection: ConnectionId,
+        local: &[Segment],
+        remote: &RemoteMemory,
+        user: u64,
+        deadline: Option<Instant>,
+    ) -> Result<TaskId, CommandError> {
+        self.submit(&[local], |p| {
+            p.endpoint.write(connection, local, remote, user, deadline)
+        })
+    }
+    /// As [`Endpoint::register`], of a part of a buffer, which cannot be reached until the region
+    /// is revoked.
+    fn register(
+        &mut self,
+        part: &Segment,
+        access: Access,
+        user: u64,
+    ) -> Result<RegionId, CommandError> {
+        if !self.knows(Key(()), core::slice::from_ref(part)) {
+            return Err(CommandError::BadAddress);
+        }
+        let transport = self.transport();
+        let (addr, len) = (part.addr, part.len.into());
+        self.with(Key(()), |p| {
+            p.endpoint.register(transport, addr, len, access, user)
+        })
+    }
+    /// As [`Endpoint::revoke`].
+    fn revoke(&mut self, region: RegionId) -> Result<(), CommandError> {
+        self.with(Key(()), |p| p.endpoint.revoke(region))
     }
     /// Lends the endpoint memory for payloads, so many chunks of so many bytes, as
     /// [`Endpoint::add_pool`]: connections with such a [policy](Self::set_policy) take theirs from

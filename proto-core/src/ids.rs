@@ -105,7 +105,8 @@ impl WrId {
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
-    pub(crate) const fn is_recv(self) -> bool {
+    /// Whether it is a receive.
+    pub const fn is_recv(self) -> bool {
         self.0 >> 60 == WrKind::Recv as u64
     }
     pub(crate) const fn is_send(self) -> bool {

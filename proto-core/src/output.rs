@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use crate::error::Reason;
 use crate::ids::{ListenerId, NexusId, RegionId, SocketId, WrId};
 use crate::memory::{SegmentSpan, SlotId, Span};
+use crate::wire::status;
 
 /// A work request. Posted at once, in the order polled, on the queue it names; a driver whose
 /// post fails says so with `handle_post_failed`.
@@ -92,6 +93,36 @@ impl PrivateData {
         bytes: [0; Self::MAX],
         len: 0,
     };
+
+    /// How the private data of a rejection begins that has a status behind it.
+    const REFUSAL: [u8; 4] = *b"XIOR";
+
+    /// What goes out with the rejection of a connect request that
+    /// [`handle_connect_request`](crate::Endpoint::handle_connect_request) did not take, so that
+    /// the peer learns why (PROTOCOL.md 2.5).
+    pub const fn refusal(reason: Reason) -> Self {
+        let status = match reason {
+            Reason::Refused => return Self::EMPTY,
+            Reason::NoResources { .. } => status::NO_BUFS,
+            _ => status::SESSION_REFUSED,
+        };
+        let mut bytes = [0; Self::MAX];
+        let (mark, code) = (Self::REFUSAL, status.to_be_bytes());
+        let mut at = 0;
+        while at < 4 {
+            bytes[at] = mark[at];
+            bytes[4 + at] = code[at];
+            at += 1;
+        }
+        Self { bytes, len: 8 }
+    }
+
+    /// The status in the private data of a rejection, if it has one. Communication managers append
+    /// zeros.
+    pub(crate) fn refusal_status(private: &[u8]) -> Option<u32> {
+        let (status, _) = private.strip_prefix(&Self::REFUSAL)?.split_first_chunk()?;
+        Some(u32::from_be_bytes(*status))
+    }
 
     /// The bytes to send.
     pub fn as_slice(&self) -> &[u8] {

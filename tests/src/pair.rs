@@ -84,6 +84,8 @@ pub struct Side {
     pub sent: Vec<Vec<u8>>,
     /// The transport connection of each.
     pub sent_on: Vec<NexusId>,
+    /// So many receives from here on cannot be posted.
+    pub unpostable: usize,
     queue_pairs: Vec<QueuePair>,
     /// The receive queue of all queue pairs, if that is how it is.
     shared: Option<VecDeque<(WrId, SlotId)>>,
@@ -111,6 +113,7 @@ impl Side {
             deaf: false,
             sent: Vec::new(),
             sent_on: Vec::new(),
+            unpostable: 0,
             queue_pairs: Vec::new(),
             shared: limits.shared_receive_queue.then(VecDeque::new),
             listener: None,
@@ -590,14 +593,21 @@ impl Pair {
         }
     }
 
+    fn post_receive(&mut self, i: usize, nexus: NexusId, wr: WrId, slot: SlotId) {
+        let side = &mut self.sides[i];
+        side.queue_pair(nexus);
+        if side.unpostable > 0 {
+            side.unpostable -= 1;
+            // ENOMEM
+            return side.endpoint.handle_post_failed(self.now, wr, 12);
+        }
+        side.receives(nexus.index()).push_back((wr, slot));
+        self.deliver(i, nexus.index());
+    }
+
     fn carry_out(&mut self, i: usize, work: Work) {
         match work {
-            Work::Recv { nexus, wr, slot } => {
-                let side = &mut self.sides[i];
-                side.queue_pair(nexus);
-                side.receives(nexus.index()).push_back((wr, slot));
-                self.deliver(i, nexus.index());
-            }
+            Work::Recv { nexus, wr, slot } => self.post_receive(i, nexus, wr, slot),
             Work::Send {
                 nexus,
                 wr,

@@ -5,19 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use xio_proto::Config;
 use xio_sim::{NodeConfig, SimNode};
 use xio_tcp::{Options, TcpDriver};
-use xio_tests::pingpong::{Plain, ThreeVerbs, Verbs, ping_pong};
+use xio_tests::pingpong::{Plain, Verbs, told};
 
 const ROUNDS: u64 = 200;
-
-/// Completions of sends and receives may come in either order: what each end saw of each kind.
-fn sorted(mut ends: [impl ThreeVerbs; 2]) -> Vec<String> {
-    let told = ping_pong(&mut ends, ROUNDS);
-    let mut lines: Vec<_> = told.lines().map(str::to_owned).collect();
-    // The last completion of the other end's sends is not waited for.
-    lines.retain(|line| *line != format!("pong sent {}", ROUNDS - 1));
-    lines.sort();
-    lines
-}
 
 fn tcp(dual: bool) -> [Verbs<TcpDriver>; 2] {
     let driver = |number| {
@@ -42,9 +32,9 @@ fn sim() -> [Verbs<SimNode>; 2] {
 
 #[test]
 fn the_same_program_over_every_wire() {
-    let plain = sorted(Plain::connected().unwrap());
+    let plain = told(Plain::connected().unwrap(), ROUNDS);
     assert_eq!(plain.len() as u64, 3 * ROUNDS - 1);
-    assert_eq!(sorted(tcp(false)), plain);
-    assert_eq!(sorted(tcp(true)), plain);
-    assert_eq!(sorted(sim()), plain);
+    assert_eq!(told(tcp(false), ROUNDS), plain);
+    assert_eq!(told(tcp(true), ROUNDS), plain);
+    assert_eq!(told(sim(), ROUNDS), plain);
 }

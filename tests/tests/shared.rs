@@ -275,6 +275,30 @@ fn receives_of_those_who_left_are_taken_over() {
 }
 
 #[test]
+fn receives_that_cannot_be_posted_are_not_counted_on() {
+    let mut world = world(PEERS);
+    let before = free(&world);
+    for bad in 0..500 {
+        world.sides[1].unpostable = 1;
+        dial(&mut world, 1000 + bad);
+        world.run();
+        assert_eq!(world.sides[1].unpostable, 0);
+        while world.advance() {}
+        world.sides[0].events.clear();
+        world.sides[1].events.clear();
+    }
+    assert_eq!(free(&world), before);
+    // There are as many as ever for others: the wire would tell of one that is missing.
+    let connections = peers(&mut world);
+    for connection in &connections {
+        send(&mut world, *connection, 20);
+    }
+    assert_eq!(serve(&mut world)[..PEERS], [20; PEERS]);
+    close_all(&mut world, &connections);
+    assert_eq!(free(&world), before);
+}
+
+#[test]
 fn who_takes_receives_of_others_ends_and_they_get_new_ones() {
     let mut world = world(PEERS);
     let good: Vec<_> = (0..3).map(|k| connect(&mut world, k)).collect();

@@ -201,11 +201,43 @@ impl ReceiveChain {
         self.receives.push((wr, segment));
     }
 
-    /// Posts all.
+    /// Posts all on a queue pair's own queue.
     ///
     /// # Safety
     /// As for [`SendChain::post`].
     pub(crate) unsafe fn post(&mut self, qp: *mut sys::ibv_qp) -> Result<(), Unposted> {
+        // SAFETY: of the caller; the chain lives as long as the call, which copies it.
+        let posted = self.call(|wr, bad| unsafe { sys::ibv_post_recv(qp, wr, bad) });
+        self.receives.clear();
+        posted
+    }
+
+    /// Posts all on a shared queue. Those that could not be posted stay, for
+    /// [`unposted`](Self::unposted).
+    ///
+    /// # Safety
+    /// As for [`SendChain::post`], with a shared receive queue.
+    pub(crate) unsafe fn post_shared(&mut self, queue: *mut sys::ibv_srq) -> Result<(), i32> {
+        // SAFETY: as in `post`.
+        let posted = self.call(|wr, bad| unsafe { sys::ibv_post_srq_recv(queue, wr, bad) });
+        let Err((first, code)) = posted else {
+            self.receives.clear();
+            return Ok(());
+        };
+        let at = self.receives.iter().position(|&(wr, _)| wr == first);
+        self.receives.drain(..at.unwrap_or(0));
+        Err(code)
+    }
+
+    /// Takes one that could not be posted.
+    pub(crate) fn unposted(&mut self) -> Option<u64> {
+        self.receives.pop().map(|(wr, _)| wr)
+    }
+
+    fn call(
+        &mut self,
+        post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
+    ) -> Result<(), Unposted> {
         // SAFETY: plain numbers and pointers, for which 0 is a value.
         let mut chain: [sys::ibv_recv_wr; RECEIVES] = unsafe { core::mem::zeroed() };
         let place = chain.as_mut_ptr();
@@ -222,10 +254,8 @@ impl ReceiveChain {
             }
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: of the caller; the chain lives as long as the call, which copies it.
-        let code = unsafe { sys::ibv_post_recv(qp, place, &raw mut bad) };
+        let code = post(place, &raw mut bad);
         let first = self.receives.first().map_or(0, |&(wr, _)| wr);
-        self.receives.clear();
         if code == 0 {
             return Ok(());
         }

@@ -15,6 +15,7 @@ use crate::device::{Completions, Domain};
 use crate::error::Error;
 use crate::fd;
 use crate::options::QueueSizes;
+use crate::shared::SharedQueue;
 use crate::sys;
 
 /// Bytes of private data that an event may bring.
@@ -159,7 +160,7 @@ impl Report {
             .map(|raw| Id {
                 raw,
                 channel: Arc::clone(channel),
-                parts: None,
+                queues: None,
             });
         Self {
             kind,
@@ -203,7 +204,16 @@ pub(crate) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<Channel>,
     /// What the queue pair uses, if there is one.
-    parts: Option<(Arc<Domain>, Arc<Completions>)>,
+    queues: Option<Queues>,
+}
+
+/// What queue pairs use.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    /// The receive queue, if they share one.
+    pub(crate) shared: Option<Arc<SharedQueue>>,
+    pub(crate) completions: Arc<Completions>,
+    pub(crate) domain: Arc<Domain>,
 }
 
 // SAFETY: ids have no thread of their own, and librdmacm locks what it shares between threads.
@@ -230,7 +240,7 @@ impl Id {
         Ok(Self {
             raw: NonNull::new(raw).ok_or(libc::EIO)?,
             channel: Arc::clone(channel),
-            parts: None,
+            queues: None,
         })
     }
 
@@ -331,20 +341,20 @@ impl Id {
     /// Makes the queue pair.
     pub(crate) fn create_queue_pair(
         &mut self,
-        domain: &Arc<Domain>,
-        completions: &Arc<Completions>,
+        queues: Queues,
         sizes: &QueueSizes,
     ) -> Result<(), i32> {
-        if self.context() != domain.context() || self.parts.is_some() {
+        if self.context() != queues.domain.context() || self.queues.is_some() {
             return Err(libc::EXDEV);
         }
-        let mut attr = completions.queue_pair_attributes(sizes);
-        // SAFETY: id, domain and completion queue are valid and of one device; the queue pair is
-        // destroyed before them, as this holds both.
+        let shared = queues.shared.as_deref();
+        let mut attr = queues.completions.queue_pair_attributes(shared, sizes);
+        // SAFETY: id, domain and queues are valid and of one device; the queue pair is destroyed
+        // before them, as this holds them.
         sys::check(unsafe {
-            sys::rdma_create_qp(self.raw.as_ptr(), domain.as_ptr(), &raw mut attr)
+            sys::rdma_create_qp(self.raw.as_ptr(), queues.domain.as_ptr(), &raw mut attr)
         })?;
-        self.parts = Some((Arc::clone(domain), Arc::clone(completions)));
+        self.queues = Some(queues);
         Ok(())
     }
 
@@ -398,7 +408,7 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        if self.parts.is_some() {
+        if self.queues.is_some() {
             // SAFETY: made by `create_queue_pair`, and destroyed only here.
             unsafe { sys::rdma_destroy_qp(self.raw.as_ptr()) };
         }

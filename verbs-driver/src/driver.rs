@@ -15,7 +15,7 @@ use xio_proto::{
 };
 
 use crate::buffers::Buffers;
-use crate::cm::Channel;
+use crate::cm::{Channel, Queues};
 use crate::counters;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
 use crate::error::Error;
@@ -24,6 +24,7 @@ use crate::hub::Subscription;
 use crate::io::{Boxed, Core, Hardware, Io, ready};
 use crate::memory::SlotPool;
 use crate::options::{Options, QueueSizes, Spin, Stats};
+use crate::shared::SharedQueue;
 use crate::waker::Waker;
 
 /// Without completions for so long, a driver that does not sleep asks the communication manager.
@@ -31,7 +32,6 @@ const CM_QUIET: Duration = Duration::from_millis(1);
 
 /// An endpoint over queue pairs of one device. See the documentation of the crate.
 pub struct VerbsDriver<T: Trace = NoTrace> {
-    // Queue pairs are destroyed before the memory that they name.
     io: Io,
     core: Core<T>,
     waker: Waker,
@@ -110,10 +110,19 @@ impl<T: Trace> VerbsDriver<T> {
             .unwrap_or(u32::MAX)
             .clamp(64, limits.max_completions.max(64));
         let completions = Arc::new(Completions::new(&device, depth)?);
-        let sizes = sizes(&limits, options, &domain, &completions)?;
+        let shared = shared_queue(&limits, options, &domain, config.rx_slots)?;
+        let queues = Queues {
+            shared,
+            completions,
+            domain,
+        };
+        let mut sizes = sizes(&limits, options, &queues)?;
+        if queues.shared.is_some() {
+            sizes.receive = config.rx_slots.min(limits.max_shared);
+        }
         let (slot_size, slots) = (config.slot_size, config.rx_slots + config.tx_slots);
-        let slots = SlotPool::new(&domain, slot_size, slots, options.huge_pages)?;
-        let group = group(&channel, &completions, &device)?;
+        let slots = SlotPool::new(&queues.domain, slot_size, slots, options.huge_pages)?;
+        let group = group(&channel, &queues.completions, &device)?;
         let waker = Waker::new(Bell::new().map_err(|e| system("eventfd", &e))?);
         let events = Subscription::new(device.as_ptr().addr(), waker.clone());
         group
@@ -124,12 +133,11 @@ impl<T: Trace> VerbsDriver<T> {
             endpoint.add_transport(transport_limits(&limits, &sizes, depth, options))?;
         let hardware = Hardware {
             events,
-            completions,
-            domain,
+            queues,
             device,
         };
         Ok(Self {
-            io: Io::new(channel, hardware, group, sizes, options),
+            io: Io::new(channel, hardware, group, sizes, counts.nexuses, options),
             core: Core {
                 endpoint,
                 transport,
@@ -237,7 +245,7 @@ impl<T: Trace> VerbsDriver<T> {
     fn drain(&mut self) {
         loop {
             self.carry_out();
-            if self.io.chained.is_none() {
+            if !self.io.has_chained() {
                 return;
             }
             self.io.flush(&mut self.core);
@@ -284,7 +292,7 @@ impl<T: Trace> VerbsDriver<T> {
             return Ok(true);
         };
         if !self.is_armed {
-            hardware.completions.arm()?;
+            hardware.queues.completions.arm()?;
             self.io.stats.arms += 1;
             self.is_armed = true;
         }
@@ -304,7 +312,7 @@ impl<T: Trace> VerbsDriver<T> {
             .map_err(|e| system("epoll_wait", &e))?;
         if marks & ready::COMPLETIONS != 0 {
             if let Some(hardware) = &self.io.hardware {
-                hardware.completions.take_notice();
+                hardware.queues.completions.take_notice();
             }
             self.is_armed = false;
         }
@@ -333,6 +341,13 @@ impl<T: Trace> VerbsDriver<T> {
             Spin::For(time) => self.core.now.since(idle_since) < time,
             Spin::Always => true,
         }
+    }
+}
+
+impl<T: Trace> Drop for VerbsDriver<T> {
+    /// Undoes the start, in reverse.
+    fn drop(&mut self) {
+        self.io.close(&mut self.core);
     }
 }
 
@@ -461,7 +476,7 @@ impl<T: Trace> Driver for VerbsDriver<T> {
         let hardware = self.io.hardware.as_ref().ok_or(none)?;
         self.core
             .buffers
-            .add(&hardware.domain, len)
+            .add(&hardware.queues.domain, len)
             .map_err(|error| match error {
                 Error::MemoryLimit { limit, .. } => BufferError::NoRoom { need, have: limit },
                 _ => none,
@@ -526,12 +541,7 @@ fn group(channel: &Channel, completions: &Completions, device: &Device) -> Resul
 }
 
 /// Sizes of queue pairs that the device makes, as near to those wanted as it can.
-fn sizes(
-    limits: &DeviceLimits,
-    options: &Options,
-    domain: &Domain,
-    completions: &Completions,
-) -> Result<QueueSizes, Error> {
+fn sizes(limits: &DeviceLimits, options: &Options, queues: &Queues) -> Result<QueueSizes, Error> {
     let mut sizes = QueueSizes {
         send: u32::from(options.send_depth).min(limits.max_queue),
         receive: u32::from(options.receive_depth).min(limits.max_queue),
@@ -539,7 +549,8 @@ fn sizes(
         inline: u32::from(options.inline),
     };
     loop {
-        let code = match completions.takes(domain, &sizes) {
+        let shared = queues.shared.as_deref();
+        let code = match queues.completions.takes(&queues.domain, shared, &sizes) {
             Ok(()) => return Ok(sizes),
             Err(code) => code,
         };
@@ -555,6 +566,28 @@ fn sizes(
             return Err(Error::call("ibv_create_qp", code));
         }
     }
+}
+
+/// The receive queue of all queue pairs, if there is to be one.
+fn shared_queue(
+    limits: &DeviceLimits,
+    options: &Options,
+    domain: &Arc<Domain>,
+    receives: u32,
+) -> Result<Option<Arc<SharedQueue>>, Error> {
+    if !options.share_receives {
+        return Ok(None);
+    }
+    if limits.max_shared == 0 {
+        return Err(Error::TooSmall {
+            device: limits.name.clone(),
+            what: "receives on a shared queue",
+            have: 0,
+            need: receives.into(),
+        });
+    }
+    let queue = SharedQueue::new(domain, receives.min(limits.max_shared))?;
+    Ok(Some(Arc::new(queue)))
 }
 
 fn transport_limits(
@@ -573,6 +606,7 @@ fn transport_limits(
         max_inline: small(sizes.inline),
         max_reads: options.reads.min(reads),
         max_message: limits.max_message,
+        shared_receive_queue: options.share_receives,
         signal_every: options.signal_every,
         ..TransportLimits::rdma()
     }

@@ -8,18 +8,19 @@ use std::sync::Arc;
 use xio_proto::wire::Framing;
 use xio_proto::{
     Access, CmEvent, CmKind, Completion, ConnectRequest, Control, Endpoint, Instant, ListenerId,
-    NexusId, NoTrace, Reason, RegionId, Trace, TransportId, WrId,
+    NexusId, NoTrace, PrivateData, Reason, RegionId, Trace, TransportId, WrId,
 };
 
 use crate::buffers::Buffers;
 use crate::chain::{ReceiveChain, SendChain, Unposted};
-use crate::cm::{Channel, Id, ReadDepths, Report};
-use crate::device::{self, Completions, Device, Domain};
+use crate::cm::{Channel, Id, Queues, ReadDepths, Report};
+use crate::device::{self, Completions, Device};
 use crate::error::Error;
 use crate::fd::Group;
 use crate::hub::Subscription;
 use crate::memory::{Rights, SlotPool};
 use crate::options::{Options, QueueSizes, Stats};
+use crate::shared::Numbers;
 use crate::sys;
 
 xio_proto::boxed_storage! {
@@ -53,8 +54,7 @@ pub(crate) mod ready {
 pub(crate) struct Hardware {
     /// Events of the device.
     pub(crate) events: Subscription,
-    pub(crate) completions: Arc<Completions>,
-    pub(crate) domain: Arc<Domain>,
+    pub(crate) queues: Queues,
     pub(crate) device: Arc<Device>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Io {
     listeners: Vec<Option<(ListenerId, Id)>>,
     pub(crate) sends: SendChain,
     pub(crate) receives: ReceiveChain,
-    /// Whose requests are in the chains.
+    /// Whose requests are in the chains, shared receives excepted.
     pub(crate) chained: Option<NexusId>,
     pub(crate) group: Group,
     channel: Arc<Channel>,
@@ -83,6 +83,8 @@ pub(crate) struct Io {
     is_removed: bool,
     pub(crate) sizes: QueueSizes,
     reads: ReadDepths,
+    /// Queue pairs by number, if they share their receives.
+    numbers: Option<Numbers>,
     /// Retries after a lost packet, and after a missing receive.
     retries_max: [u8; 2],
     pub(crate) stats: Stats,
@@ -92,6 +94,8 @@ pub(crate) struct Io {
 const ANCHOR: u64 = u64::MAX;
 /// In the mark of an id: it is a listener's.
 const LISTENER: u64 = 1 << 31;
+/// A transport connection that there is not.
+const NOBODY: NexusId = NexusId::new(u32::MAX, u32::MAX);
 /// Events taken before completions get a turn.
 const CM_BUDGET: usize = 64;
 /// Batches of completions taken before the endpoint gets a turn.
@@ -103,8 +107,10 @@ impl Io {
         hardware: Hardware,
         group: Group,
         sizes: QueueSizes,
+        nexuses: usize,
         options: &Options,
     ) -> Self {
+        let shares = hardware.queues.shared.is_some();
         let limits = &hardware.device.limits;
         let reads = ReadDepths {
             answered: limits.max_reads_answered,
@@ -120,6 +126,7 @@ impl Io {
             channel,
             is_removed: false,
             reads,
+            numbers: shares.then(|| Numbers::new(nexuses)),
             retries_max: [options.retry_max, options.rnr_retry_max],
             sizes,
             hardware: Some(hardware),
@@ -153,6 +160,8 @@ impl Io {
 
     /// Posts what is chained.
     pub(crate) fn flush<T: Trace>(&mut self, core: &mut Core<T>) {
+        // Before the frames that grant them.
+        self.flush_shared(core);
         let Some(nexus) = self.chained.take() else {
             return;
         };
@@ -175,6 +184,37 @@ impl Io {
             // given back.
             let posted = unsafe { self.sends.post(qp) };
             self.posted(core, posted);
+        }
+    }
+
+    /// Whether all queue pairs have one receive queue.
+    pub(crate) fn shares_receives(&self) -> bool {
+        self.numbers.is_some()
+    }
+
+    /// Whether there is something to post.
+    pub(crate) fn has_chained(&self) -> bool {
+        self.chained.is_some() || !self.receives.is_empty()
+    }
+
+    fn flush_shared<T: Trace>(&mut self, core: &mut Core<T>) {
+        if !self.shares_receives() || self.receives.is_empty() {
+            return;
+        }
+        let hardware = self.hardware.as_ref();
+        let posted = match hardware.and_then(|hardware| hardware.queues.shared.as_deref()) {
+            Some(queue) => {
+                self.stats.receive_calls += 1;
+                // SAFETY: the queue is valid, and the endpoint counts its room; slots stay mapped
+                // as long as the driver lives, and only the endpoint makes references to them.
+                unsafe { self.receives.post_shared(queue.as_ptr()) }
+            }
+            None => Err(libc::ENODEV),
+        };
+        if let Err(code) = posted {
+            while let Some(wr) = self.receives.unposted() {
+                self.posted(core, Err((wr, code)));
+            }
         }
     }
 
@@ -252,12 +292,15 @@ impl Io {
     fn create_queue_pair(&mut self, nexus: NexusId) -> Result<(), i32> {
         let sizes = self.sizes;
         let hardware = self.hardware.as_ref().ok_or(libc::ENODEV)?;
-        let (domain, completions) = (
-            Arc::clone(&hardware.domain),
-            Arc::clone(&hardware.completions),
-        );
+        let queues = hardware.queues.clone();
         let link = self.link(nexus).ok_or(libc::EINVAL)?;
-        link.id.create_queue_pair(&domain, &completions, &sizes)
+        link.id.create_queue_pair(queues, &sizes)?;
+        let number = link.id.queue_pair_number();
+        if let Some(numbers) = &mut self.numbers {
+            numbers.insert(number, nexus);
+            self.stats.number_looks_max = numbers.worst();
+        }
+        Ok(())
     }
 
     fn destroy<T: Trace>(&mut self, core: &mut Core<T>, nexus: NexusId) {
@@ -265,7 +308,16 @@ impl Io {
             // What is in the completion queue still is told first, so that it does not take the
             // room of others there.
             self.take_completions(core, usize::MAX);
-            self.links[nexus.index()] = None;
+            let link = self.links[nexus.index()].take();
+            let number = link.as_ref().map(|link| link.id.queue_pair_number());
+            drop(link);
+            if self.shares_receives() {
+                // What it took until now is its own, not the next one's of this number.
+                self.take_completions(core, usize::MAX);
+            }
+            if let (Some(numbers), Some(number)) = (&mut self.numbers, number) {
+                numbers.remove(number);
+            }
         }
         core.endpoint.handle_destroyed(core.now, nexus);
         self.let_go(core);
@@ -285,7 +337,7 @@ impl Io {
         let keys = match &self.hardware {
             Some(hardware) => core
                 .buffers
-                .register(&hardware.domain, region, range, rights),
+                .register(&hardware.queues.domain, region, range, rights),
             None => Err(libc::ENODEV),
         };
         core.endpoint.handle_region(core.now, region, keys);
@@ -428,6 +480,8 @@ impl Io {
             .hardware
             .as_ref()
             .map(|hardware| hardware.device.as_ptr());
+        // What came to another device than the endpoint's is refused without a word.
+        let mut refusal = PrivateData::EMPTY;
         let taken = match report.peer {
             Some(peer) if Some(id.context()) == device => {
                 let request = ConnectRequest {
@@ -440,15 +494,15 @@ impl Io {
                 let (now, transport) = (core.now, core.transport);
                 core.endpoint
                     .handle_connect_request(now, transport, &request)
+                    .map_err(|reason| refusal = PrivateData::refusal(reason))
                     .ok()
             }
-            // It came to another device than the endpoint's.
             _ => None,
         };
         let Some(nexus) = taken else {
             self.stats.refused += 1;
             // Destroying refuses too, so a failure is of no consequence.
-            let _ = id.reject(&xio_proto::PrivateData::EMPTY);
+            let _ = id.reject(&refusal);
             return;
         };
         id.set_cookie(nexus.to_bits());
@@ -492,14 +546,22 @@ impl Io {
         if !self.is_removed || self.links.iter().any(Option::is_some) {
             return;
         }
-        if let Some(hardware) = self.hardware.take() {
-            self.group.remove(hardware.completions.as_raw_fd());
+        if let Some(hardware) = &self.hardware {
+            self.group.remove(hardware.queues.completions.as_raw_fd());
             self.group.remove(hardware.device.events());
-            core.slots.unregister();
-            core.buffers.unregister();
-            drop(hardware);
+            self.close(core);
             device::close_removed();
         }
+    }
+
+    /// Undoes what was made on the device, the last first: ids with their queue pairs, then the
+    /// memory that they name, then what all of them use.
+    pub(crate) fn close<T: Trace>(&mut self, core: &mut Core<T>) {
+        self.links.iter_mut().for_each(|link| *link = None);
+        self.listeners.clear();
+        core.buffers.unregister();
+        core.slots.unregister();
+        self.hardware = None;
     }
 
     /// Takes completions, some batches of them; true when there were any.
@@ -507,7 +569,7 @@ impl Io {
         let Some(hardware) = &self.hardware else {
             return false;
         };
-        let completions = Arc::clone(&hardware.completions);
+        let completions = Arc::clone(&hardware.queues.completions);
         let mut batch = [const { MaybeUninit::uninit() }; Completions::BATCH];
         let mut any = false;
         for _ in 0..budget {
@@ -528,7 +590,6 @@ impl Io {
         any
     }
 
-    #[expect(clippy::unused_self, reason = "beside its relatives")]
     fn completed<T: Trace>(&self, core: &mut Core<T>, wc: &sys::ibv_wc) {
         let done = device::done(wc);
         let completion = Completion {
@@ -536,8 +597,15 @@ impl Io {
             status: done.status,
             len: done.len,
         };
-        core.endpoint
-            .handle_completion(core.now, completion, &mut core.slots);
+        let (endpoint, slots) = (&mut core.endpoint, &mut core.slots);
+        match &self.numbers {
+            Some(numbers) if completion.wr.is_recv() => {
+                // One that was destroyed meanwhile is nobody's.
+                let nexus = numbers.find(done.queue_pair).unwrap_or(NOBODY);
+                endpoint.handle_shared_completion(core.now, nexus, completion, slots);
+            }
+            _ => endpoint.handle_completion(core.now, completion, slots),
+        }
     }
 
     /// As [`take_completions`](Self::take_completions), before the endpoint gets its turn.
@@ -557,23 +625,32 @@ impl Io {
         {
             self.stats.device_events += 1;
             match number {
+                sys::event::LAST_RECEIVE => {
+                    if let Some(nexus) = self.nexus_of(queue_pair) {
+                        // What it took is told before.
+                        self.take_completions(core, usize::MAX);
+                        core.endpoint.handle_last_receive(core.now, nexus);
+                    }
+                }
                 sys::event::QP_FATAL | sys::event::QP_REQ_ERR | sys::event::QP_ACCESS_ERR => {
-                    let link = self
-                        .links
-                        .iter()
-                        .flatten()
-                        .find(|link| link.id.queue_pair_number() == queue_pair);
-                    if let Some(nexus) = link.map(|link| link.nexus) {
+                    if let Some(nexus) = self.nexus_of(queue_pair) {
                         let reason = Reason::DriverFailed(libc::EIO);
                         core.endpoint.handle_driver_failed(core.now, nexus, reason);
                     }
                 }
                 sys::event::DEVICE_FATAL => self.removed(core),
                 sys::event::PORT_ERR => self.stats.port_errors += 1,
-                // Paths, partitions, subnet managers, receive queues that we do not share.
+                // Paths, partitions, subnet managers.
                 _ => {}
             }
         }
+    }
+
+    /// Whose queue pair has this number.
+    fn nexus_of(&self, queue_pair: u32) -> Option<NexusId> {
+        let mut links = self.links.iter().flatten();
+        let link = links.find(|link| link.id.queue_pair_number() == queue_pair);
+        link.map(|link| link.nexus)
     }
 
     /// Whether the device was removed and nothing of it is left here.

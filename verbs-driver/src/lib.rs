@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `sys` | the bindings, one by one |
 //! | `cm`, `device`, `memory`, `chain`, `fd`, `address` | safe values around them: the unsafe code |
+//! | `shared` | one receive queue for all queue pairs, and their numbers |
 //! | `buffers` | the user's memory, and who may touch it when |
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
 //! | `inventory`, `counters` | what the kernel shows of devices |
@@ -66,12 +67,17 @@ mod counters;
 mod device;
 mod driver;
 mod error;
+#[cfg(test)]
+mod fake;
 mod fd;
 mod hub;
 mod inventory;
 mod io;
 mod memory;
 mod options;
+#[cfg(any(test, feature = "device-tests"))]
+mod raw;
+mod shared;
 mod sys;
 mod waker;
 mod work;
@@ -83,5 +89,8 @@ pub use inventory::{DeviceReport, Gid, PortReport, Trouble, inventory};
 pub use io::Boxed;
 pub use memory::SlotPool;
 pub use options::{DeviceChoice, Options, Spin, Stats};
+#[cfg(any(test, feature = "device-tests"))]
+#[doc(hidden)]
+pub use raw::RawPeer;
 pub use waker::Waker;
 pub use xio_proto::Driver;

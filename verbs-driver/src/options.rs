@@ -34,6 +34,9 @@ pub struct Options {
     pub send_depth: u16,
     /// Receive queue of each queue pair, in buffers; bounded by the device.
     pub receive_depth: u16,
+    /// One receive queue for all queue pairs, of the depth of all receive slots (bounded by the
+    /// device), instead of one for each (PROTOCOL.md 6.5).
+    pub share_receives: bool,
     /// Scatter/gather entries of one work request; bounded by the device.
     pub segments: u16,
     /// Sends up to so many bytes carry their data in the work request; bounded by the device.
@@ -64,6 +67,7 @@ impl Default for Options {
             device: DeviceChoice::First,
             send_depth: 257,
             receive_depth: 288,
+            share_receives: false,
             segments: 5,
             inline: 200,
             reads: 16,
@@ -125,6 +129,9 @@ pub struct Stats {
     pub device_events: u64,
     /// Times that a port went down.
     pub port_errors: u64,
+    /// Places looked at, at most, to find whose queue pair a frame came on; 0 where queue pairs
+    /// share no receive queue.
+    pub number_looks_max: u32,
     /// Posts that failed.
     pub post_failures: u64,
 }

@@ -16,20 +16,33 @@ use rdma_mummy_sys as binding;
 #[cfg(all(feature = "link", not(feature = "dlopen")))]
 use rdma_sys as binding;
 
+#[cfg(test)]
+use crate::fake as calls;
+/// In unit tests a table of our own takes the place of the libraries.
+#[cfg(not(test))]
+use binding as calls;
+
+// Structures, and functions that go through the table in a context.
 pub(crate) use binding::{
-    ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_async_event, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_create_comp_channel, ibv_create_cq, ibv_create_qp, ibv_dealloc_pd,
-    ibv_dereg_mr, ibv_destroy_comp_channel, ibv_destroy_cq, ibv_destroy_qp, ibv_device_attr,
-    ibv_get_async_event, ibv_get_cq_event, ibv_get_device_name, ibv_modify_qp, ibv_mr, ibv_pd,
-    ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
-    ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_query_device, ibv_recv_wr,
-    ibv_reg_mr_iova2, ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_wc, ibv_wr_opcode, rdma_accept,
-    rdma_ack_cm_event, rdma_bind_addr, rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_connect,
-    rdma_create_event_channel, rdma_create_id, rdma_create_qp, rdma_destroy_event_channel,
-    rdma_destroy_id, rdma_destroy_qp, rdma_disconnect, rdma_event_channel, rdma_free_devices,
-    rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_port_space, rdma_reject,
+    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr, ibv_mr, ibv_pd,
+    ibv_poll_cq, ibv_port_attr, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_qp,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr,
+    ibv_req_notify_cq, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr, ibv_wc, ibv_wr_opcode,
+    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+};
+// Functions of the libraries themselves.
+pub(crate) use calls::{
+    ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_create_comp_channel, ibv_create_cq,
+    ibv_create_qp, ibv_create_srq, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel,
+    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_get_async_event, ibv_get_cq_event,
+    ibv_get_device_name, ibv_modify_qp, ibv_query_device, ibv_reg_mr_iova2, rdma_accept,
+    rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel, rdma_create_id,
+    rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp, rdma_disconnect,
+    rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_reject,
     rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
 };
+#[cfg(test)]
+pub(crate) use {binding::ibv_device, calls::query_port};
 
 /// `ibv_access_flags`.
 pub(crate) mod access {
@@ -63,9 +76,11 @@ pub(crate) mod event {
     pub(crate) const DEVICE_FATAL: u32 = 8;
     /// The port went down.
     pub(crate) const PORT_ERR: u32 = 10;
+    /// A queue pair in the error state has taken its last receive of a shared queue.
+    pub(crate) const LAST_RECEIVE: u32 = 16;
     /// Whether its element is a queue pair.
     pub(crate) fn is_queue_pair(number: u32) -> bool {
-        matches!(number, QP_FATAL..=7 | 16)
+        matches!(number, QP_FATAL..=7 | LAST_RECEIVE)
     }
 }
 
@@ -83,6 +98,7 @@ pub(crate) mod option {
 ///
 /// # Safety
 /// `context` is open.
+#[cfg(not(test))]
 pub(crate) unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port_attr, i32> {
     // SAFETY: plain numbers, for which 0 is a value.
     let mut attr: ibv_port_attr = unsafe { core::mem::zeroed() };
@@ -130,6 +146,7 @@ mod tests {
             ("ibv_sge", size_of::<ibv_sge>(), 16),
             ("ibv_qp_attr", size_of::<ibv_qp_attr>(), 144),
             ("ibv_qp_init_attr", size_of::<ibv_qp_init_attr>(), 64),
+            ("ibv_srq_init_attr", size_of::<ibv_srq_init_attr>(), 24),
             ("ibv_context", size_of::<ibv_context>(), 328),
             ("ibv_device_attr", size_of::<ibv_device_attr>(), 232),
             ("ibv_async_event", size_of::<ibv_async_event>(), 16),

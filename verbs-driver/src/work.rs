@@ -12,7 +12,11 @@ impl Io {
     pub(crate) fn work<T: Trace>(&mut self, core: &mut Core<T>, work: Work) {
         match work {
             Work::Recv { nexus, wr, slot } => {
-                if self.begin(core, nexus, wr) {
+                let begun = match self.shares_receives() {
+                    true => self.begin_shared(core),
+                    false => self.begin(core, nexus, wr),
+                };
+                if begun {
                     self.stats.receives += 1;
                     self.receives.receive(wr.to_bits(), core.slots.whole(slot));
                 }
@@ -81,6 +85,14 @@ impl Io {
             return false;
         }
         self.chained = Some(nexus);
+        true
+    }
+
+    /// Makes room in the chain for a receive that is nobody's in particular.
+    fn begin_shared<T: Trace>(&mut self, core: &mut Core<T>) -> bool {
+        if self.receives.is_full() {
+            self.flush(core);
+        }
         true
     }
 

@@ -13,7 +13,7 @@ use xio_proto::{
 };
 use xio_verbs::{DeviceChoice, Driver, Options, Spin, VerbsDriver};
 
-const MESSAGES: u64 = 10_000;
+const MESSAGES: u64 = 100_000;
 const WARM: u64 = 1000;
 const DEPTH: u64 = 16;
 const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 0, 1));

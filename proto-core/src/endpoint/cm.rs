@@ -53,7 +53,11 @@ fn classify(event: &CmEvent<'_>) -> (Input, Option<Reason>) {
             (Input::ConnectError, Some(Reason::ConnectError(status)))
         }
         (CmKind::Unreachable, _) => (Input::Unreachable, Some(Reason::Unreachable(status))),
-        (CmKind::Rejected, _) => (Input::Rejected, Some(Reason::Refused)),
+        (CmKind::Rejected, _) => {
+            let status = PrivateData::refusal_status(event.private);
+            let reason = status.map_or(Reason::Refused, Reason::SetupRefused);
+            (Input::Rejected, Some(reason))
+        }
         (CmKind::Disconnected, _) => (Input::Disconnected, Some(Reason::Disconnected)),
         (CmKind::DeviceRemoval, _) => (Input::DeviceRemoval, Some(Reason::DeviceRemoved)),
         (CmKind::AddrChange, _) => (Input::AddrChange, Some(Reason::Disconnected)),
@@ -620,7 +624,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 Control::Reject {
                     nexus,
                     reason,
-                    private: PrivateData::EMPTY,
+                    private: PrivateData::refusal(reason),
                 }
             }
             Due::Disconnect => Control::Disconnect { nexus },

@@ -176,6 +176,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A frame that nobody had granted took a receive of another's, who gets a new one.
     fn robbed(&mut self, n: Option<u32>, slot: u32) {
+        let m = self.take_off(slot);
+        if m != NONE {
+            let row = self.nexus(m);
+            row.robbed = row.robbed.saturating_add(1);
+            row.post_at_once();
+            self.mark_ready(m);
+        }
+        let Some(n) = n else {
+            self.g.counters.stale_cm += 1;
+            return;
+        };
+        if matches!(self.nexus(n).state, State::Online | State::Idle) {
+            self.g.counters.violations += 1;
+            let violation = Violation::new(What::NoCredit, 0, 0);
+            self.nexus_input(n, Input::Fail, Some(Reason::Violation(violation)));
+        }
+    }
+
+    /// A receive is not on the shared queue any more, or never was. Whose it was.
+    fn take_off(&mut self, slot: u32) -> u32 {
         let m = self.s.tables().slots[slot as usize].nexus;
         let transport = match m {
             NONE => self.transport_of_spare(slot),
@@ -187,21 +207,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if m == NONE {
             self.g.spares[usize::from(transport)].count -= 1;
         } else {
-            let row = self.nexus(m);
-            row.posted -= 1;
-            row.robbed = row.robbed.saturating_add(1);
-            row.post_at_once();
-            self.mark_ready(m);
+            self.nexus(m).posted -= 1;
         }
         self.free_slot(slot);
-        let Some(n) = n else {
-            self.g.counters.stale_cm += 1;
-            return;
-        };
-        if matches!(self.nexus(n).state, State::Online | State::Idle) {
-            self.g.counters.violations += 1;
-            let violation = Violation::new(What::NoCredit, 0, 0);
-            self.nexus_input(n, Input::Fail, Some(Reason::Violation(violation)));
+        m
+    }
+
+    /// A receive could not be posted. On a shared queue nothing else would bring it back: the queue
+    /// outlives the nexus.
+    pub(crate) fn unposted_receive(&mut self, n: u32, slot: u32) {
+        let posted = self.s.tables().slots[slot as usize].usage == SlotUse::Posted;
+        if posted && self.is_shared(n) {
+            self.take_off(slot);
         }
     }
 

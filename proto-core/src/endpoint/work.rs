@@ -436,6 +436,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match n {
             Some(n) if n != NONE => {
                 // What was not posted never completes; it comes back when the queue is gone.
+                if wr.is_recv() {
+                    self.unposted_receive(n, wr.index());
+                }
                 self.nexus_input(n, Input::Fail, Some(Reason::PostFailed(error)));
             }
             _ => self.g.counters.stale += 1,

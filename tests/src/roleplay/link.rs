@@ -79,7 +79,8 @@ fn value(fields: &[Named<'_>], path: &str) -> Option<u64> {
         .map(Field::number)
 }
 
-fn set(section: &mut Section, name: &str, number: u64) {
+/// Sets a field of a section.
+pub(super) fn set(section: &mut Section, name: &str, number: u64) {
     let Body::Fields(fields) = &mut section.body else {
         return;
     };

@@ -6,14 +6,16 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use xio_proto::{ConnectOptions, ConnectionId, Event, SessionOpen};
+use xio_proto::wire::status::NO_BUFS;
+use xio_proto::{ConnectOptions, ConnectionId, Event, Reason, SessionOpen};
 use xio_verbs::{Driver, Spin};
 
 use crate::check;
-use crate::load::{Server, options};
+use crate::load::options;
+use crate::server::Server;
 use crate::side::{Side, Sizes, Wish};
 
-/// Requests of each connection.
+/// Requests of each connection of the crowd that is too large.
 const REQUESTS: usize = 20;
 
 /// Buffers that the server has for all its peers.
@@ -27,78 +29,172 @@ const ROWS: usize = ROOM + 1;
 
 /// One connection of the crowd.
 #[derive(Default)]
-struct Member {
+pub(crate) struct Member {
     connection: Option<ConnectionId>,
     sent: usize,
-    answered: usize,
+    pub(crate) answered: usize,
     ends: u32,
-    reason: String,
+    /// Why it was not made, or how it ended.
+    pub(crate) reason: Option<Reason>,
+    /// What a refusal says beside its code.
+    pub(crate) private: Vec<u8>,
 }
 
-/// Connects `count` at once, and has each that is made send its requests.
-pub(crate) fn crowd(server: IpAddr, client: IpAddr, count: usize) -> Result<(), Box<dyn Error>> {
+/// What became of a crowd.
+pub(crate) struct Crowd {
+    pub(crate) members: Vec<Member>,
+    /// Of each connection.
+    requests: usize,
+    side: Side,
+}
+
+impl Crowd {
+    /// Connects `count` at once, each with a queue pair of its own, and has each that is made send
+    /// so many requests and close.
+    pub(crate) fn gather(
+        client: IpAddr,
+        at: SocketAddr,
+        count: usize,
+        requests: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let sizes = Sizes {
+            receives: 12 * count as u32,
+            min_grant: 7,
+            sends: 2 * count as u32 + 64,
+            peers: count,
+            connect: Duration::from_secs(5),
+            ..Sizes::default()
+        };
+        let side = Side::with_sizes(1, &options(client, Spin::Never), sizes)?;
+        let members = Vec::with_capacity(count);
+        let mut crowd = Self {
+            members,
+            requests,
+            side,
+        };
+        let uri = format!("rdma://{at}/crowd");
+        for user in 0..count {
+            let open = SessionOpen {
+                uri: &uri,
+                private: b"",
+            };
+            let mut connect = ConnectOptions::new(user as u64);
+            connect.local = Some(SocketAddr::new(client, 0));
+            connect.own_nexus = true;
+            let connection = crowd.side.driver.connect(at, &open, &connect)?;
+            crowd.members.push(Member {
+                connection: Some(connection),
+                ..Member::default()
+            });
+        }
+        crowd.run()?;
+        Ok(crowd)
+    }
+
+    fn run(&mut self) -> Result<(), Box<dyn Error>> {
+        let Self {
+            members,
+            requests,
+            side,
+        } = self;
+        let until = Instant::now() + Duration::from_secs(120);
+        while members.iter().any(|member| member.ends == 0) {
+            while let Some(event) = side.driver.next_event() {
+                hear(side, members, *requests, event)?;
+            }
+            check(Instant::now() < until, || {
+                format!("stuck: {:?}", side.driver)
+            })?;
+            side.driver.poll(Some(Duration::from_secs(1)))?;
+        }
+        for member in members {
+            check(member.ends == 1, || {
+                format!("{} ends of one connection", member.ends)
+            })?;
+            check(member.sent == member.answered, || {
+                format!("{} requests, {} answers", member.sent, member.answered)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Connections that sent all their requests and heard all answers.
+    pub(crate) fn talked(&self) -> usize {
+        let all = |member: &&Member| member.answered == self.requests;
+        self.members.iter().filter(all).count()
+    }
+
+    /// How many ended in which way after how many answers.
+    pub(crate) fn reasons(&self) -> BTreeMap<(String, usize), usize> {
+        let mut reasons = BTreeMap::new();
+        for member in &self.members {
+            let reason = member.reason.map_or(String::new(), |r| r.to_string());
+            *reasons.entry((reason, member.answered)).or_insert(0) += 1;
+        }
+        reasons
+    }
+
+    /// Queue pairs and ids of connections that were not made are gone.
+    pub(crate) fn nothing_left(&mut self) -> Result<(), Box<dyn Error>> {
+        let until = Instant::now() + Duration::from_secs(20);
+        while self.side.driver.links() > 0 {
+            self.side.driver.poll(Some(Duration::from_millis(100)))?;
+            check(Instant::now() < until, || {
+                format!("{} ids are left", self.side.driver.links())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Connects `count` at once to a server that has room for [`ROOM`], with a receive queue for each
+/// or one for all.
+pub(crate) fn crowd(
+    server: IpAddr,
+    client: IpAddr,
+    count: usize,
+    shares: bool,
+) -> Result<(), Box<dyn Error>> {
     let room = Sizes {
         receives: BUDGET,
         min_grant: 7,
         sends: 256,
         peers: ROWS,
+        ..Sizes::default()
     };
-    let served = Server::start_at((server, 0).into(), options(server, Spin::Never), room)?;
-    let sizes = Sizes {
-        receives: 12 * count as u32,
-        min_grant: 7,
-        sends: 2 * count as u32 + 64,
-        peers: count,
-    };
-    let mut side = Side::with_sizes(1, &options(client, Spin::Never), sizes)?;
-    let mut members: Vec<Member> = Vec::new();
-    let uri = format!("rdma://{}/crowd", served.at);
-    for user in 0..count {
-        let open = SessionOpen {
-            uri: &uri,
-            private: b"",
-        };
-        let mut connect = ConnectOptions::new(user as u64);
-        connect.local = Some(SocketAddr::new(client, 0));
-        connect.own_nexus = true;
-        let connection = side.driver.connect(served.at, &open, &connect)?;
-        members.push(Member {
-            connection: Some(connection),
-            ..Member::default()
-        });
-    }
-    let until = Instant::now() + Duration::from_secs(120);
-    while members.iter().any(|member| member.ends == 0) {
-        while let Some(event) = side.driver.next_event() {
-            hear(&mut side, &mut members, event)?;
-        }
-        check(Instant::now() < until, || {
-            format!("stuck: {:?}", side.driver)
-        })?;
-        side.driver.poll(Some(Duration::from_secs(1)))?;
-    }
-    let mut reasons = BTreeMap::new();
-    for member in &members {
-        check(member.ends == 1, || {
-            format!("{} ends of one connection", member.ends)
-        })?;
-        *reasons
-            .entry((&*member.reason, member.answered))
-            .or_insert(0) += 1;
-    }
+    let mut options = options(server, Spin::Never);
+    options.share_receives = shares;
+    let served = Server::start_at((server, 0).into(), options, room)?;
+    let crowd = Crowd::gather(client, served.at, count, REQUESTS)?;
     println!(
-        "crowd: {count} at once: {reasons:?}; {:?}",
-        side.driver.stats()
+        "crowd: {count} at once: {:?}; {:?}",
+        crowd.reasons(),
+        crowd.side.driver.stats()
     );
-    let talked = members
-        .iter()
-        .filter(|member| member.answered == REQUESTS)
-        .count();
+    for member in &crowd.members {
+        // There is no room for the others, and they are told so: before there is a transport
+        // connection, or after that.
+        let is_told = matches!(
+            member.reason,
+            Some(Reason::Closed | Reason::SetupRefused(NO_BUFS) | Reason::Rejected(NO_BUFS))
+        );
+        check(is_told, || format!("{:?}", member.reason))?;
+    }
+    let talked = crowd.talked();
     check(talked == count.min(ROOM), || format!("{talked} talked"))?;
-    served.stop().map(drop)
+    let stats = served.stop()?.stats;
+    println!("crowd: the server: {stats:?}");
+    check((stats.number_looks_max > 0) == shares, || {
+        "another kind of receive queue".into()
+    })
 }
 
-fn hear(side: &mut Side, members: &mut [Member], event: Event) -> Result<(), Box<dyn Error>> {
+fn hear(
+    side: &mut Side,
+    members: &mut [Member],
+    requests: usize,
+    event: Event,
+) -> Result<(), Box<dyn Error>> {
     let user = match event {
         Event::Established { user, .. } | Event::Writable { user, .. } => user,
         Event::Response {
@@ -110,16 +206,25 @@ fn hear(side: &mut Side, members: &mut [Member], event: Event) -> Result<(), Box
             members[connection_user as usize].answered += 1;
             connection_user
         }
-        Event::ConnectFailed { user, reason, .. } => {
-            members[user as usize].reason = reason.to_string();
+        Event::ConnectFailed {
+            user,
+            reason,
+            message,
+            private,
+            ..
+        } => {
+            let member = &mut members[user as usize];
+            member.reason = Some(reason);
+            member.private = side.driver.with_span(private, <[u8]>::to_vec);
+            if let Some(message) = message {
+                side.driver.release(message)?;
+            }
             return Ok(());
         }
         Event::Closed { user, reason, .. } => {
             let member = &mut members[user as usize];
             member.ends += 1;
-            if member.reason.is_empty() {
-                member.reason = reason.to_string();
-            }
+            member.reason.get_or_insert(reason);
             return Ok(());
         }
         Event::SessionClosed { .. } => return Ok(()),
@@ -129,11 +234,12 @@ fn hear(side: &mut Side, members: &mut [Member], event: Event) -> Result<(), Box
     let Some(connection) = member.connection else {
         return Ok(());
     };
-    if member.answered == REQUESTS {
+    if member.answered == requests {
         side.driver.close(connection)?;
     } else if member.sent == member.answered {
+        let number = member.sent as u64;
         member.sent += 1;
-        side.ask(connection, Wish::new(64, 64), user)?;
+        side.ask(connection, Wish::new(64, 64), number)?;
     }
     Ok(())
 }

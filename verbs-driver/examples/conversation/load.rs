@@ -2,14 +2,10 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use xio_proto::{
-    CommandError, ConnectOptions, ConnectionId, Event, ListenOptions, Reason, SessionOpen,
-};
-use xio_verbs::{DeviceChoice, Driver, Options, Spin, Stats, Waker};
+use xio_proto::{CommandError, ConnectOptions, ConnectionId, Event, Reason, SessionOpen};
+use xio_verbs::{DeviceChoice, Driver, Options, Spin};
 
 use crate::side::{Side, Sizes, Wish};
 
@@ -21,126 +17,6 @@ pub(crate) fn options(ip: IpAddr, spin: Spin) -> Options {
         // A sender that finds no receive fails at once, so that none can be missing unnoticed.
         rnr_retry_max: 0,
         ..Options::default()
-    }
-}
-
-/// A server in a thread of its own, which sleeps until the device or the waker wakes it.
-pub(crate) struct Server {
-    pub(crate) at: SocketAddr,
-    waker: Waker,
-    stop: Sender<()>,
-    thread: JoinHandle<Result<Stats, String>>,
-}
-
-impl Server {
-    /// Listens on a free port.
-    pub(crate) fn start(ip: IpAddr, spin: Spin) -> Result<Self, Box<dyn Error>> {
-        Self::start_at((ip, 0).into(), options(ip, spin), Sizes::default())
-    }
-
-    /// Listens there.
-    pub(crate) fn start_at(
-        address: SocketAddr,
-        options: Options,
-        sizes: Sizes,
-    ) -> Result<Self, Box<dyn Error>> {
-        let (tell, told) = channel();
-        let (stop, stopped) = channel();
-        let thread = std::thread::spawn(move || {
-            let run = || -> Result<Stats, Box<dyn Error>> {
-                let mut side = Side::with_sizes(0, &options, sizes)?;
-                let listen = ListenOptions {
-                    user: 0,
-                    backlog: 256,
-                };
-                let listener = side.driver.listen(address, &listen)?;
-                let at = side.driver.listening(listener).ok_or("not bound")?;
-                tell.send((at, side.driver.waker()))?;
-                loop {
-                    while let Some(event) = side.driver.next_event() {
-                        serve(&mut side, event)?;
-                    }
-                    if stopped.try_recv().is_ok() {
-                        return Ok(*side.driver.stats());
-                    }
-                    match side.driver.poll(None) {
-                        Err(xio_verbs::Error::Removed) => return Ok(*side.driver.stats()),
-                        polled => polled?,
-                    };
-                }
-            };
-            run().map_err(|error| error.to_string())
-        });
-        let Ok((at, waker)) = told.recv() else {
-            return Err(join(thread).err().unwrap_or_else(|| "no listener".into()));
-        };
-        Ok(Self {
-            at,
-            waker,
-            stop,
-            thread,
-        })
-    }
-
-    /// Serves until it is killed.
-    pub(crate) fn wait(self) -> Result<Stats, Box<dyn Error>> {
-        join(self.thread)
-    }
-
-    /// Ends it and returns what it did.
-    pub(crate) fn stop(self) -> Result<Stats, Box<dyn Error>> {
-        // It may have ended by itself.
-        let _ = self.stop.send(());
-        self.waker.wake();
-        join(self.thread)
-    }
-}
-
-fn join(thread: JoinHandle<Result<Stats, String>>) -> Result<Stats, Box<dyn Error>> {
-    match thread.join() {
-        Ok(done) => Ok(done?),
-        Err(_) => Err("the server panicked".into()),
-    }
-}
-
-/// As the conversation's server, for peers that may go away at any time.
-fn serve(side: &mut Side, event: Event) -> Result<(), Box<dyn Error>> {
-    match event {
-        Event::SessionRequest { session, .. } => {
-            match side.driver.accept(session, 2, &[], b"") {
-                // It ended meanwhile.
-                Ok(_) | Err(CommandError::Unknown | CommandError::WrongState(_)) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        }
-        Event::Request { task, header, .. } => {
-            let wish = side
-                .driver
-                .with_span(header, Wish::read)
-                .ok_or("no header")?;
-            match side.answer(task, wish) {
-                Ok(()) => Ok(()),
-                Err(error) => match error.downcast_ref::<CommandError>() {
-                    Some(CommandError::Closed(_) | CommandError::Unknown) => {
-                        side.give_up(task.to_bits())?;
-                        Ok(side.driver.release(task)?)
-                    }
-                    _ => Err(error),
-                },
-            }
-        }
-        Event::Sent {
-            user,
-            buffers_returned: true,
-            ..
-        }
-        | Event::Failed {
-            user,
-            buffers_returned: true,
-            ..
-        }
-        | Event::BuffersReturned { user, .. } => Ok(side.give_up(user)?),
-        _ => Ok(()),
     }
 }
 
@@ -170,6 +46,9 @@ pub(crate) struct Load {
     /// How long to do nothing after an answer, drawn from this.
     think: u64,
     thinks_max: Duration,
+    /// It closes after so many answers, whatever is out.
+    closes_at: Option<usize>,
+    is_closing: bool,
 }
 
 impl Load {
@@ -179,7 +58,17 @@ impl Load {
         peer: SocketAddr,
         spin: Spin,
     ) -> Result<Self, Box<dyn Error>> {
-        let mut side = Side::new(1, &options(ip, spin))?;
+        Self::connect_with(ip, peer, spin, Sizes::default())
+    }
+
+    /// As [`connect`](Self::connect), with more room or other times.
+    pub(crate) fn connect_with(
+        ip: IpAddr,
+        peer: SocketAddr,
+        spin: Spin,
+        sizes: Sizes,
+    ) -> Result<Self, Box<dyn Error>> {
+        let mut side = Side::with_sizes(1, &options(ip, spin), sizes)?;
         let uri = format!("rdma://{peer}/load");
         let open = SessionOpen {
             uri: &uri,
@@ -199,6 +88,8 @@ impl Load {
             outcomes: Outcomes::default(),
             think: 1,
             thinks_max: Duration::ZERO,
+            closes_at: None,
+            is_closing: false,
         })
     }
 
@@ -211,6 +102,12 @@ impl Load {
     /// With pauses of up to so long between them.
     pub(crate) fn thinking(mut self, most: Duration) -> Self {
         self.thinks_max = most;
+        self
+    }
+
+    /// Closing after so many answers, with the others under way.
+    pub(crate) fn closing_at(mut self, answers: usize) -> Self {
+        self.closes_at = Some(answers);
         self
     }
 
@@ -266,6 +163,9 @@ impl Load {
                     self.side.give_up(user)?;
                 }
                 self.pause();
+                if self.closes_at == Some(self.outcomes.answered) {
+                    self.close()?;
+                }
                 self.fill()?;
             }
             Event::Failed {
@@ -311,7 +211,19 @@ impl Load {
             self.out += 1;
         }
         if self.out == 0 && self.sent.len() == self.total {
-            self.side.driver.close(self.connection)?;
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    /// Closes, once.
+    fn close(&mut self) -> Result<(), Box<dyn Error>> {
+        if !std::mem::replace(&mut self.is_closing, true) {
+            match self.side.driver.close(self.connection) {
+                // The peer was first.
+                Ok(()) | Err(CommandError::Unknown) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

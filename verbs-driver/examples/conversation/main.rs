@@ -3,16 +3,19 @@
 //!
 //! `conversation serve IP:PORT` serves one peer of another make instead.
 //!
-//! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` and `conversation faults` are trials of
-//! other kinds.
+//! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` (`soak-shared` and
+//! `crowd-shared` with one receive queue for all) and `conversation faults
+//! [NAME]` are trials of other kinds.
 //!
 //! `conversation SERVER-IP CLIENT-IP [LARGEST]` runs on any machine with RDMA; `cargo xtask vm
 //! verbs` runs it on soft-RoCE.
 #![allow(clippy::disallowed_methods, reason = "a test that hangs must end")]
 
 mod crowd;
+mod faults;
 mod load;
 mod serve;
+mod server;
 mod side;
 mod trials;
 
@@ -47,7 +50,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         return serve::serve(next("the address")?.parse()?);
     }
     if first == "wishes" {
-        return trials::wishes(next("the address")?.parse()?);
+        return faults::wishes(next("the address")?.parse()?);
     }
     if first == "ask" {
         let client = next("the client's address")?.parse()?;
@@ -59,16 +62,18 @@ fn run() -> Result<(), Box<dyn Error>> {
         return trials::stages(ip, &next("the device's name")?);
     }
     if first == "faults" {
-        return trials::faults();
+        return faults::faults(args.next().as_deref());
     }
-    if let "wakes" | "soak" | "cycles" | "crowd" = &*first {
+    if let "wakes" | "soak" | "soak-shared" | "cycles" | "crowd" | "crowd-shared" = &*first {
         let server = next("the server's address")?.parse()?;
         let client = next("the client's address")?.parse()?;
         let count = next("how many")?.parse()?;
         return match &*first {
             "wakes" => trials::wakes(server, client, count),
-            "soak" => trials::soak(server, client, count),
-            "crowd" => crowd::crowd(server, client, count),
+            "soak" => trials::soak(server, client, count, false),
+            "soak-shared" => trials::soak(server, client, count, true),
+            "crowd" => crowd::crowd(server, client, count, false),
+            "crowd-shared" => crowd::crowd(server, client, count, true),
             _ => trials::cycles(server, client, count),
         };
     }

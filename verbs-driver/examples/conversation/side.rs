@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::error::Error;
+use std::time::Duration;
 
 use xio_proto::driver::{BufferError, BufferId};
-use xio_proto::{Config, ConnectionId, Message, RequestOptions, Segment, SlotId, TaskId};
+use xio_proto::{
+    Config, ConnectionId, Keepalive, Message, RequestOptions, Segment, SlotId, TaskId,
+};
 use xio_verbs::{Driver, Options, VerbsDriver};
 
 /// Up to so many bytes are copied into a slot, more lie in a buffer.
@@ -86,6 +89,20 @@ pub(crate) struct Sizes {
     pub(crate) sends: u32,
     /// Transport connections.
     pub(crate) peers: usize,
+    /// When a silent peer is asked whether it lives; it is given up after three times that.
+    pub(crate) keepalive: Duration,
+    /// How long connecting may take.
+    pub(crate) connect: Duration,
+}
+
+impl Sizes {
+    /// For peers that may die without a word.
+    pub(crate) fn watchful() -> Self {
+        Self {
+            keepalive: Duration::from_secs(1),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Sizes {
@@ -95,6 +112,8 @@ impl Default for Sizes {
             min_grant: 8,
             sends: 64,
             peers: 4,
+            keepalive: Duration::from_secs(60),
+            connect: Duration::from_secs(10),
         }
     }
 }
@@ -111,6 +130,12 @@ impl Side {
     ) -> Result<Self, Box<dyn Error>> {
         let mut config = Config::new(number, sizes.receives, sizes.sends);
         config.min_grant = sizes.min_grant;
+        config.connect_timeout = sizes.connect;
+        config.keepalive = Some(Keepalive {
+            time: sizes.keepalive,
+            interval: sizes.keepalive,
+            probes: 2,
+        });
         let counts = VerbsDriver::counts(&config, sizes.peers);
         Ok(Self {
             driver: VerbsDriver::new(config, &counts, options)?,

@@ -1,5 +1,4 @@
-//! Trials that need more than one conversation: waking up, opening and closing, trouble on the
-//! wire. Those of the wire run `tc`, `ip` and `rdma`, and are meant for a machine of one's own.
+//! Trials that need more than one conversation: waking up, opening and closing, starts that fail.
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +10,9 @@ use xio_proto::Reason;
 use xio_verbs::Spin;
 
 use crate::check;
-use crate::load::{Load, Outcomes, Server, options};
+use crate::load::{Load, Outcomes, options};
+use crate::server::Server;
 use crate::side::{Side, Sizes, Wish};
-
-/// The ends of the wire in the machine of `cargo xtask vm`.
-const NEAR: &str = "10.99.1.1";
-const FAR: &str = "10.99.1.2";
 
 /// A round trip of this length was ended by something else than the answer.
 const STALL: Duration = Duration::from_secs(4);
@@ -42,7 +38,7 @@ pub(crate) fn wakes(server: IpAddr, client: IpAddr, count: usize) -> Result<(), 
         let (mine, theirs) = (side.driver.stats(), served.stop()?);
         println!(
             "wakes: {spin:?}: {count} round trips, the longest {:?}; sleeps {} and {}, polls {} and {}",
-            outcomes.longest, mine.sleeps, theirs.sleeps, mine.polls, theirs.polls
+            outcomes.longest, mine.sleeps, theirs.stats.sleeps, mine.polls, theirs.stats.polls
         );
     }
     Ok(())
@@ -68,9 +64,16 @@ pub(crate) fn ask(client: IpAddr, server: SocketAddr, count: usize) -> Result<()
 }
 
 /// Many small requests at a time, with no retry for a receive that is missing.
-pub(crate) fn soak(server: IpAddr, client: IpAddr, count: usize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn soak(
+    server: IpAddr,
+    client: IpAddr,
+    count: usize,
+    shares: bool,
+) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
-    let served = Server::start(server, Spin::Never)?;
+    let mut options = options(server, Spin::Never);
+    options.share_receives = shares;
+    let served = Server::start_at((server, 0).into(), options, Sizes::default())?;
     let load = Load::connect(client, served.at, Spin::Never)?.of(count, 24, Wish::new(64, 64));
     let (outcomes, side) = load.run(Duration::from_secs(500), |_| Ok(()))?;
     all_answered(&outcomes, count)?;
@@ -160,174 +163,8 @@ impl Holdings {
     }
 }
 
-/// Each kind of trouble, with requests under way: every one has its one outcome.
-pub(crate) fn faults() -> Result<(), Box<dyn Error>> {
-    nobody_there()?;
-    netem("delay", &["delay", "3ms", "1ms"], true)?;
-    netem("loss 1 %", &["loss", "1%"], true)?;
-    netem("loss 10 %", &["loss", "10%"], false)?;
-    netem(
-        "reorder and duplicate",
-        &["delay", "1ms", "reorder", "25%", "duplicate", "5%"],
-        true,
-    )?;
-    cable()?;
-    killed()?;
-    removed()
-}
-
-/// A server that another process kills.
-pub(crate) fn wishes(address: SocketAddr) -> Result<(), Box<dyn Error>> {
-    let options = options(address.ip(), Spin::Never);
-    let served = Server::start_at(address, options, Sizes::default())?;
-    served.wait().map(drop)
-}
-
-fn near() -> IpAddr {
-    NEAR.parse().expect("an address")
-}
-
-fn far() -> IpAddr {
-    FAR.parse().expect("an address")
-}
-
-/// A port that nobody listens on, and an address that nobody has.
-fn nobody_there() -> Result<(), Box<dyn Error>> {
-    let load = Load::connect(near(), SocketAddr::new(far(), 9), Spin::Never)?;
-    let (outcomes, _) = load.run(Duration::from_secs(60), |_| Ok(()))?;
-    println!("faults: nobody listens: {:?}", outcomes.reason);
-    check(outcomes.reason == Some(Reason::Refused), || {
-        format!("{:?}", outcomes.reason)
-    })?;
-    let load = Load::connect(near(), "10.99.7.7:9".parse()?, Spin::Never)?;
-    let (outcomes, _) = load.run(Duration::from_secs(60), |_| Ok(()))?;
-    println!("faults: dead address: {:?}", outcomes.reason);
-    let is_told = matches!(
-        outcomes.reason,
-        Some(
-            Reason::AddressError(_)
-                | Reason::Unreachable(_)
-                | Reason::DriverFailed(_)
-                | Reason::TimedOut(_)
-        )
-    );
-    check(is_told, || format!("{:?}", outcomes.reason))
-}
-
-/// Two hundred requests over a wire that `tc` makes bad.
-fn netem(name: &str, args: &[&str], must_answer: bool) -> Result<(), Box<dyn Error>> {
-    let tc = |verb: &str, args: &[&str]| {
-        let base = ["qdisc", verb, "dev", "va", "root"];
-        run("/usr/bin/tc", &[&base, args].concat())
-    };
-    tc("add", &[&["netem"], args].concat())?;
-    let outcomes = load_200();
-    tc("del", &[])?;
-    let outcomes = outcomes?;
-    println!("faults: {name}: {outcomes:?}");
-    check(!must_answer || outcomes.answered == 200, || {
-        "not all were answered".into()
-    })
-}
-
-fn load_200() -> Result<Outcomes, Box<dyn Error>> {
-    let served = Server::start(far(), Spin::Never)?;
-    let load = Load::connect(near(), served.at, Spin::Never)?.of(200, 8, Wish::new(64, 9000));
-    let (outcomes, side) = load.run(Duration::from_secs(120), |_| Ok(()))?;
-    everything_back(&outcomes, side, 200)?;
-    served.stop()?;
-    Ok(outcomes)
-}
-
-/// The cable is pulled for a moment, twice.
-fn cable() -> Result<(), Box<dyn Error>> {
-    let served = Server::start(far(), Spin::Never)?;
-    let load = Load::connect(near(), served.at, Spin::Never)?.of(200, 8, Wish::new(64, 9000));
-    let (outcomes, side) = load.run(Duration::from_secs(120), |answered| {
-        if answered == 50 || answered == 100 {
-            run("/usr/bin/ip", &["link", "set", "va", "down"])?;
-            run("/xio/wire-up", &[])?;
-        }
-        Ok(())
-    })?;
-    println!(
-        "faults: cable: {outcomes:?}, {} port errors",
-        side.driver.stats().port_errors
-    );
-    everything_back(&outcomes, side, 200)?;
-    served.stop().map(drop)
-}
-
-/// The peer's process is killed.
-fn killed() -> Result<(), Box<dyn Error>> {
-    let mut server = Command::new(std::env::current_exe()?)
-        .args(["wishes", "10.99.1.2:7099"])
-        .spawn()?;
-    let result = (|| {
-        let at = "10.99.1.2:7099".parse()?;
-        for _ in 0..100 {
-            let load = Load::connect(near(), at, Spin::Never)?.of(400, 8, Wish::new(64, 0));
-            let (outcomes, side) = load.run(Duration::from_secs(60), |answered| {
-                if answered == 100 {
-                    run("kill", &["-9", &server.id().to_string()])?;
-                }
-                Ok(())
-            })?;
-            if outcomes.reason == Some(Reason::Refused) {
-                // It does not listen yet.
-                continue;
-            }
-            println!("faults: killed: {outcomes:?}");
-            everything_back(&outcomes, side, 400)?;
-            return check(outcomes.answered >= 100 && outcomes.answered < 400, || {
-                "late".into()
-            });
-        }
-        Err("the server never listened".into())
-    })();
-    // It may be gone already.
-    let _ = server.kill();
-    server.wait()?;
-    result
-}
-
-/// The device is removed under load: that returns promptly, and it can be added again.
-fn removed() -> Result<(), Box<dyn Error>> {
-    let served = Server::start(far(), Spin::Never)?;
-    let load = Load::connect(near(), served.at, Spin::Never)?.of(400, 8, Wish::new(64, 9000));
-    let mut removal = None;
-    let start = Instant::now();
-    let (outcomes, side) = load.run(Duration::from_secs(60), |answered| {
-        if answered == 100 {
-            removal = Some(
-                Command::new("/usr/bin/rdma")
-                    .args(["link", "delete", "rxea"])
-                    .spawn()?,
-            );
-        }
-        Ok(())
-    })?;
-    println!("faults: removed: {outcomes:?}");
-    everything_back(&outcomes, side, 400)?;
-    let mut removal = removal.ok_or("it was never removed")?;
-    while removal.try_wait()?.is_none() {
-        check(start.elapsed() < Duration::from_secs(30), || {
-            "the removal hangs".into()
-        })?;
-        std::thread::yield_now();
-    }
-    println!("faults: the removal returned after {:?}", start.elapsed());
-    run(
-        "/usr/bin/rdma",
-        &["link", "add", "rxea", "type", "rxe", "netdev", "va"],
-    )?;
-    served.stop()?;
-    let outcomes = load_200()?;
-    println!("faults: added again: {outcomes:?}");
-    all_answered(&outcomes, 200)
-}
-
-fn all_answered(outcomes: &Outcomes, count: usize) -> Result<(), Box<dyn Error>> {
+/// All requests were answered, and the client closed.
+pub(crate) fn all_answered(outcomes: &Outcomes, count: usize) -> Result<(), Box<dyn Error>> {
     check(outcomes.answered == count, || {
         format!("not all of {count}: {outcomes:?}")
     })?;
@@ -336,7 +173,12 @@ fn all_answered(outcomes: &Outcomes, count: usize) -> Result<(), Box<dyn Error>>
     })
 }
 
-fn everything_back(outcomes: &Outcomes, side: Side, count: usize) -> Result<(), Box<dyn Error>> {
+/// Every request has one outcome, and every buffer is back.
+pub(crate) fn everything_back(
+    outcomes: &Outcomes,
+    side: Side,
+    count: usize,
+) -> Result<(), Box<dyn Error>> {
     let known = outcomes.answered + outcomes.failed + outcomes.not_sent;
     check(known == count, || format!("{known} outcomes of {count}"))?;
     check(side.driver.in_flight() == 0, || {
@@ -344,7 +186,8 @@ fn everything_back(outcomes: &Outcomes, side: Side, count: usize) -> Result<(), 
     })
 }
 
-fn run(program: &str, args: &[&str]) -> Result<String, Box<dyn Error>> {
+/// Runs a program and returns what it says.
+pub(crate) fn run(program: &str, args: &[&str]) -> Result<String, Box<dyn Error>> {
     let output = Command::new(program).args(args).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {

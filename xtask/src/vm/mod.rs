@@ -192,6 +192,18 @@ impl<'a> Machine<'a> {
             for (name, path) in suite.build(self.ctx)? {
                 archive.program(self.ctx, &format!("{OURS}/{name}"), &path)?;
             }
+            for folder in suite.folders {
+                let folder = self.ctx.root.join(folder);
+                let name = folder.file_name().context("a folder has a name")?;
+                let name = name.to_string_lossy();
+                for entry in fs::read_dir(&folder)? {
+                    let entry = entry?;
+                    let place = format!("{OURS}/{name}/{}", entry.file_name().to_string_lossy());
+                    if entry.file_type()?.is_file() {
+                        archive.host_file(&place, &entry.path())?;
+                    }
+                }
+            }
         }
         for path in self.with {
             let name = path.file_name().context("--with names a file")?;

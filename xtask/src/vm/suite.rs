@@ -21,6 +21,9 @@ pub(super) struct Suite {
     pub(super) script: &'static str,
     /// Programs of the project that it takes along.
     programs: &'static [Program],
+    /// Folders of the tree whose files it takes along, into a folder of the same name beside the
+    /// programs.
+    pub(super) folders: &'static [&'static str],
 }
 
 /// A program of the project, which is called by its name inside.
@@ -50,6 +53,7 @@ pub(super) const SUITES: &[Suite] = &[
         is_counted: false,
         script: include_str!("smoke.sh"),
         programs: &[],
+        folders: &[],
     },
     Suite {
         name: "verbs",
@@ -61,6 +65,7 @@ pub(super) const SUITES: &[Suite] = &[
             Program::Example("xio-verbs", "mio_echo"),
             Program::Example("xio-verbs", "tokio_echo"),
         ],
+        folders: &[],
     },
     Suite {
         name: "conformance",
@@ -69,8 +74,11 @@ pub(super) const SUITES: &[Suite] = &[
         script: include_str!("conformance.sh"),
         programs: &[
             Program::Test("xio-verbs", "conformance", "device-tests"),
+            Program::Test("xio-verbs", "pingpong", "device-tests"),
+            Program::Test("xio-verbs", "roleplay", "device-tests"),
             Program::Test("xio-verbs", "costs", "device-tests"),
         ],
+        folders: &["tests/golden"],
     },
     Suite {
         name: "cli",
@@ -99,6 +107,7 @@ pub(super) const SUITES: &[Suite] = &[
         is_counted: false,
         script: include_str!("faults.sh"),
         programs: &[Program::Example("xio-verbs", "conversation")],
+        folders: &[],
     },
 ];
 

@@ -5,10 +5,12 @@ set -e
 conversation 10.99.0.1 10.99.0.1
 conversation fd99::1 fd99::1 65536
 conversation 10.99.1.2 10.99.1.1
-conversation soak 10.99.1.2 10.99.1.1 5000
+conversation soak 10.99.1.2 10.99.1.1 50000
 conversation wakes 10.99.1.2 10.99.1.1 500
 conversation cycles 10.99.0.1 10.99.0.1 40
 conversation crowd 10.99.1.2 10.99.1.1 200
+conversation crowd-shared 10.99.1.2 10.99.1.1 200
+conversation soak-shared 10.99.1.2 10.99.1.1 10000
 for server in mio_echo tokio_echo; do
     $server 10.99.1.2:7100 1 &
     conversation ask 10.99.1.1 10.99.1.2:7100 300

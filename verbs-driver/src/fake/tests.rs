@@ -1,0 +1,796 @@
+//! Every call that can fail does, in turn; and what a device reports on its own.
+#![allow(clippy::disallowed_methods, reason = "a test that hangs must end")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant as Clock};
+
+use xio_proto::{
+    Access, Config, ConnectOptions, ConnectionId, Driver, Event, ListenOptions, Message, Reason,
+    RegionId, RemoteMemory, RequestOptions, SessionOpen, TaskId,
+};
+
+use super::{IP, Note, Plan, World, verbs, with};
+use crate::options::{DeviceChoice, Options, Spin};
+use crate::sys;
+use crate::{Error, VerbsDriver};
+
+/// A new world, in which this call fails.
+fn world(plan: Option<Plan>) {
+    verbs::limit_memory(u64::MAX);
+    with(|world| {
+        *world = World::default();
+        world.plan = plan;
+    });
+}
+
+fn options(device: DeviceChoice, share_receives: bool) -> Options {
+    Options {
+        device,
+        share_receives,
+        spin: Spin::Never,
+        rnr_retry_max: 0,
+        huge_pages: false,
+        ..Options::default()
+    }
+}
+
+fn start(number: u8, options: &Options) -> Result<VerbsDriver, Error> {
+    start_with(number, options, Duration::from_millis(30), 4)
+}
+
+/// A driver whose drains may take so long, with room for so many peers.
+fn start_with(
+    number: u8,
+    options: &Options,
+    drain: Duration,
+    peers: usize,
+) -> Result<VerbsDriver, Error> {
+    let mut config = Config::new(number, 80, 80);
+    config.connect_timeout = Duration::from_millis(300);
+    config.setup_timeout = Duration::from_millis(300);
+    config.fin_timeout = Duration::from_millis(300);
+    config.drain_timeout = drain;
+    config.linger = Duration::from_millis(10);
+    config.provide_timeout = Duration::from_millis(300);
+    let counts = VerbsDriver::counts(&config, peers);
+    VerbsDriver::new(config, &counts, options)
+}
+
+/// Whether all was unmade that was made, the last first.
+fn is_reversed() -> Result<(), String> {
+    let mut stack = Vec::new();
+    for note in with(|world| world.notes.clone()) {
+        match note {
+            Note::Made(kind, at) => stack.push((kind, at)),
+            Note::Unmade(kind, at) => match stack.pop() {
+                Some(last) if last == (kind, at) => {}
+                other => return Err(format!("{kind} is unmade, and {other:?} is there still")),
+            },
+        }
+    }
+    match stack.is_empty() {
+        true => Ok(()),
+        false => Err(format!("left: {stack:?}")),
+    }
+}
+
+/// What is there still.
+fn left() -> Vec<&'static str> {
+    with(|world| world.things.values().map(|thing| thing.kind).collect())
+}
+
+fn choices() -> Vec<Options> {
+    let devices = [
+        DeviceChoice::Address(IP.into()),
+        DeviceChoice::Name("fake0".into()),
+        DeviceChoice::First,
+    ];
+    let both = |device: DeviceChoice| [false, true].map(|shares| options(device.clone(), shares));
+    devices.into_iter().flat_map(both).collect()
+}
+
+/// The calls of a start that can fail, in their order.
+fn calls_of_a_start(options: &Options) -> Vec<&'static str> {
+    world(None);
+    drop(start(0, options).unwrap());
+    is_reversed().unwrap();
+    let unmaking = |call: &&str| {
+        ["destroy", "dealloc", "dereg", "free"]
+            .iter()
+            .any(|word| call.contains(word))
+    };
+    let order = with(|world| world.order.clone());
+    order.into_iter().filter(|call| !unmaking(call)).collect()
+}
+
+#[test]
+fn start_that_fails_names_its_step_and_undoes_those_before_in_reverse() {
+    let mut seen = BTreeSet::new();
+    for options in choices() {
+        for call in calls_of_a_start(&options) {
+            world(Some(Plan {
+                call,
+                after: 0,
+                for_good: true,
+                code: libc::EIO,
+            }));
+            let error = start(0, &options).map(drop).unwrap_err();
+            assert_eq!(error, Error::call(call, libc::EIO), "{options:?}");
+            assert!(with(|world| world.failed) > 0);
+            is_reversed().unwrap_or_else(|what| panic!("{call} failed: {what}"));
+            seen.insert(call);
+        }
+    }
+    let all = [
+        "ibv_alloc_pd",
+        "ibv_create_comp_channel",
+        "ibv_create_cq",
+        "ibv_create_qp",
+        "ibv_create_srq",
+        "ibv_query_device",
+        "ibv_query_port",
+        "ibv_reg_mr",
+        "rdma_bind_addr",
+        "rdma_create_event_channel",
+        "rdma_create_id",
+        "rdma_get_devices",
+    ];
+    assert_eq!(seen, BTreeSet::from(all));
+}
+
+#[test]
+fn start_that_cannot_be_undone_does_not_panic() {
+    for options in choices() {
+        world(None);
+        drop(start(0, &options).unwrap());
+        for call in with(|world| world.order.clone()) {
+            world(Some(Plan {
+                call,
+                after: 0,
+                for_good: false,
+                code: libc::EBUSY,
+            }));
+            drop(start(0, &options));
+        }
+    }
+}
+
+#[test]
+fn missing_devices_and_little_memory_are_told_apart() {
+    let by_address = |ip: [u8; 4]| options(DeviceChoice::Address(ip.into()), false);
+    world(None);
+    let error = start(0, &by_address([10, 99, 0, 77]))
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error, Error::NotFound("address 10.99.0.77".into()));
+    // One that is the machine's, but no device's.
+    let error = start(0, &by_address(super::OTHER)).map(drop).unwrap_err();
+    assert_eq!(error, Error::NotFound("address 10.99.0.2".into()));
+    let error = start(0, &options(DeviceChoice::Name("mlx5_0".into()), false)).map(drop);
+    assert_eq!(error, Err(Error::NotFound("name mlx5_0".into())));
+    for call in ["rdma_create_event_channel", "rdma_get_devices"] {
+        let code = libc::ENODEV;
+        let (after, for_good) = (0, true);
+        world(Some(Plan {
+            call,
+            after,
+            for_good,
+            code,
+        }));
+        let made = start(0, &options(DeviceChoice::First, false)).map(drop);
+        assert_eq!(made, Err(Error::NoDevice), "{call}");
+        is_reversed().unwrap();
+    }
+    world(None);
+    verbs::limit_memory(100_000);
+    let error = start(0, &by_address(IP)).map(drop).unwrap_err();
+    let code = libc::ENOMEM;
+    // Where as much as one likes may be locked, it is something else.
+    let other = Error::call("ibv_reg_mr", code);
+    let need = 160 * 10_240;
+    let is_told = matches!(error, Error::MemoryLimit { need: told, .. } if told == need);
+    assert!(is_told || error == other, "{error}");
+    is_reversed().unwrap();
+}
+
+/// What became of one message.
+#[derive(Debug, Default)]
+struct Fate {
+    outcomes: u32,
+    is_good: bool,
+}
+
+/// Two drivers that talk, until both connections are over.
+struct Talk {
+    server: Option<VerbsDriver>,
+    client: Option<VerbsDriver>,
+    connection: Option<ConnectionId>,
+    fates: BTreeMap<u64, Fate>,
+    /// Ends of connections: of the client's, and what the server has open.
+    ended: u32,
+    reason: Option<Reason>,
+    open: i32,
+    /// Memory of the client's that the server WRITEs and READs.
+    offer: Option<(RegionId, RemoteMemory)>,
+    /// The server's connection.
+    serving: Option<ConnectionId>,
+    /// The client does not close when it has all answers.
+    stays: bool,
+    turn: u32,
+    errors: Vec<Error>,
+}
+
+impl std::fmt::Debug for Talk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            server,
+            client,
+            fates,
+            ended,
+            reason,
+            open,
+            errors,
+            ..
+        } = self;
+        write!(
+            f,
+            "{server:?} {client:?} {fates:?}, {ended} ended by {reason:?}, {open} open; "
+        )?;
+        write!(f, "{errors:?}")
+    }
+}
+
+/// The user value of the server's WRITE and READ.
+const DIRECT: u64 = 100;
+
+/// Requests of a talk: two small ones, two large ones.
+const SIZES: [usize; 4] = [64, 0, 20_000, 9000];
+
+impl Talk {
+    fn new(share_receives: bool) -> Result<Self, Error> {
+        Self::with_drain(share_receives, Duration::from_millis(30))
+    }
+
+    fn with_drain(share_receives: bool, drain: Duration) -> Result<Self, Error> {
+        let options = options(DeviceChoice::Address(IP.into()), share_receives);
+        let mut server = start_with(0, &options, drain, 4)?;
+        let client = start_with(1, &options, drain, 4)?;
+        let listen = ListenOptions {
+            user: 0,
+            backlog: 4,
+        };
+        let listener = server.listen((IP, 0).into(), &listen).unwrap();
+        let mut talk = Self {
+            connection: None,
+            fates: BTreeMap::new(),
+            ended: 0,
+            reason: None,
+            open: 0,
+            offer: None,
+            serving: None,
+            stays: false,
+            turn: 0,
+            errors: Vec::new(),
+            client: Some(client),
+            server: None,
+        };
+        // Where it cannot listen, the client is refused.
+        let peer = server.listening(listener).unwrap_or_else(|| (IP, 9).into());
+        talk.server = Some(server);
+        talk.connect(peer);
+        Ok(talk)
+    }
+
+    fn connect(&mut self, peer: SocketAddr) {
+        let open = SessionOpen {
+            uri: "rdma://fake",
+            private: b"",
+        };
+        let client = self.client.as_mut().unwrap();
+        let options = ConnectOptions::new(1);
+        self.connection = Some(client.connect(peer, &open, &options).unwrap());
+    }
+
+    /// Polls both until it is over.
+    fn run(&mut self) {
+        let until = Clock::now() + Duration::from_secs(20);
+        while !self.is_over() {
+            assert!(Clock::now() < until, "stuck: {self:?}");
+            for is_server in [true, false] {
+                self.poll(is_server);
+            }
+        }
+    }
+
+    /// Whether connections and transport connections of those who can go on are over.
+    fn is_over(&self) -> bool {
+        let links = |driver: &VerbsDriver| driver.links() == 0;
+        let client = self
+            .client
+            .as_ref()
+            .is_none_or(|driver| self.ended > 0 && links(driver));
+        client
+            && self
+                .server
+                .as_ref()
+                .is_none_or(|driver| self.open == 0 && links(driver))
+    }
+
+    fn poll(&mut self, is_server: bool) {
+        let side = if is_server {
+            &mut self.server
+        } else {
+            &mut self.client
+        };
+        let Some(mut driver) = side.take() else {
+            return;
+        };
+        if let (true, Some(_), Some(connection)) = (is_server, &self.offer, self.serving) {
+            self.touch(&mut driver, connection);
+        }
+        while let Some(event) = driver.next_event() {
+            if is_server {
+                self.serve(&mut driver, event);
+            } else {
+                self.hear(&mut driver, event);
+            }
+        }
+        // One that cannot go on is dropped.
+        // Now and then with a look at whether it sleeps.
+        self.turn += 1;
+        let patience = Duration::from_micros(if self.turn % 16 < 2 { 200 } else { 0 });
+        match driver.poll(Some(patience)) {
+            Ok(_) if is_server => self.server = Some(driver),
+            Ok(_) => self.client = Some(driver),
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    fn serve(&mut self, driver: &mut VerbsDriver, event: Event) {
+        match event {
+            Event::SessionRequest { session, .. } => {
+                let _ = driver.accept(session, 2, &[], b"");
+            }
+            Event::Established { connection, .. } => {
+                self.open += 1;
+                self.serving = Some(connection);
+            }
+            Event::Sent { user, .. } | Event::Failed { user, .. } if user >= DIRECT => {
+                self.fates.entry(user).or_default().outcomes += 1;
+                if user > DIRECT
+                    && let Some((region, _)) = self.offer.take()
+                    && let Some(client) = &mut self.client
+                {
+                    let _ = client.revoke(region);
+                }
+            }
+            Event::Closed { .. } => self.open -= 1,
+            Event::PayloadWaiting { task, len, .. } => {
+                let provided = driver.allocate(len as usize).ok().and_then(|buffer| {
+                    let segment = driver.segment(buffer, 0..len as usize).ok()?;
+                    driver.provide(task, &[segment]).ok()
+                });
+                if provided.is_none() {
+                    driver.refuse(task, 90).unwrap();
+                }
+            }
+            Event::Request { task, data, .. } => self.answer(driver, task, data.len() as usize),
+            Event::OneWay { task, .. } => driver.release(task).unwrap(),
+            _ => {}
+        }
+    }
+
+    /// As many bytes as came.
+    fn answer(&mut self, driver: &mut VerbsDriver, task: TaskId, len: usize) {
+        let mut data = Vec::new();
+        if len > 64 {
+            match driver.allocate(len) {
+                Ok(buffer) => data.push(driver.segment(buffer, 0..len).unwrap()),
+                Err(_) => return driver.release(task).unwrap(),
+            }
+        }
+        let Ok(slot) = driver.reserve_answer_slot(task) else {
+            return driver.release(task).unwrap();
+        };
+        let message = Message {
+            slot: Some(slot),
+            slot_data: if len > 64 { 0 } else { len as u32 },
+            data: &data,
+            ..Message::default()
+        };
+        if driver.respond(task, &message).is_err() {
+            driver.return_slot(slot).unwrap();
+            driver.release(task).unwrap();
+        }
+    }
+
+    fn hear(&mut self, driver: &mut VerbsDriver, event: Event) {
+        match event {
+            Event::Established { connection, .. } => {
+                for (user, &size) in SIZES.iter().enumerate() {
+                    self.ask(driver, connection, user as u64, size);
+                }
+                if let Ok(buffer) = driver.allocate(4096) {
+                    let part = driver.segment(buffer, 0..4096).unwrap();
+                    let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+                    // Its end is told by an event.
+                    let _ = driver.register(&part, access, part.addr);
+                }
+            }
+            Event::RegionReady {
+                region,
+                user: addr,
+                rkey: key,
+                ..
+            } => {
+                let memory = RemoteMemory {
+                    addr,
+                    len: 4096,
+                    key,
+                };
+                self.offer = Some((region, memory));
+            }
+            Event::Response { task, user, .. } => {
+                driver.release(task).unwrap();
+                self.outcome(driver, user, true);
+            }
+            Event::Failed { user, .. } | Event::TimedOut { user, .. } => {
+                self.outcome(driver, user, false);
+            }
+            Event::ConnectFailed { reason, .. } => self.reason = Some(reason),
+            Event::Closed { reason, .. } => {
+                self.ended += 1;
+                self.reason.get_or_insert(reason);
+            }
+            _ => {}
+        }
+    }
+
+    /// The server WRITEs to the client's memory and READs it back, once.
+    fn touch(&mut self, driver: &mut VerbsDriver, connection: ConnectionId) {
+        let Some((_, memory)) = self.offer.filter(|_| !self.fates.contains_key(&DIRECT)) else {
+            return;
+        };
+        for user in [DIRECT, DIRECT + 1] {
+            let Ok(buffer) = driver.allocate(1000) else {
+                return;
+            };
+            let local = [driver.segment(buffer, 0..1000).unwrap()];
+            let taken = match user {
+                DIRECT => driver.write(connection, &local, &memory, user, None),
+                _ => driver.read(connection, &local, &memory, user, None),
+            };
+            if taken.is_ok() {
+                assert!(
+                    driver.with_buffer(buffer, |_| ()).is_err(),
+                    "it is in flight"
+                );
+                self.fates.insert(user, Fate::default());
+            }
+        }
+    }
+
+    fn ask(&mut self, driver: &mut VerbsDriver, connection: ConnectionId, user: u64, size: usize) {
+        let (mut data, mut into) = (Vec::new(), Vec::new());
+        if size > 64 {
+            for list in [&mut data, &mut into] {
+                let Ok(buffer) = driver.allocate(size) else {
+                    return self.close_if_done(driver);
+                };
+                list.push(driver.segment(buffer, 0..size).unwrap());
+            }
+        }
+        let slot = driver.reserve_slot(connection).unwrap();
+        let message = Message {
+            slot: Some(slot),
+            slot_data: if size > 64 { 0 } else { size as u32 },
+            data: &data,
+            user,
+            ..Message::default()
+        };
+        let options = RequestOptions {
+            into: &into,
+            ..RequestOptions::default()
+        };
+        match driver.send(connection, &message, &options) {
+            Ok(_) => drop(self.fates.insert(user, Fate::default())),
+            Err(_) => driver.return_slot(slot).unwrap(),
+        }
+    }
+
+    fn outcome(&mut self, driver: &mut VerbsDriver, user: u64, is_good: bool) {
+        let fate = self.fates.get_mut(&user).expect("a message that was taken");
+        fate.outcomes += 1;
+        fate.is_good = is_good;
+        self.close_if_done(driver);
+    }
+
+    /// The client closes when all its messages have their outcome.
+    fn close_if_done(&mut self, driver: &mut VerbsDriver) {
+        let is_done = |(&user, fate): (&u64, &Fate)| user >= DIRECT || fate.outcomes > 0;
+        if !self.stays
+            && self.fates.iter().all(is_done)
+            && let Some(connection) = self.connection
+        {
+            let _ = driver.close(connection);
+        }
+    }
+
+    /// Every message had one outcome, unless its driver could not go on; nothing is left.
+    fn check(mut self, what: &str) {
+        if let (Some((region, _)), Some(client)) = (self.offer.take(), &mut self.client) {
+            let _ = client.revoke(region);
+        }
+        for _ in 0..3 {
+            self.poll(true);
+            self.poll(false);
+        }
+        let (client, server) = (self.client.is_some(), self.server.is_some());
+        for (user, fate) in &self.fates {
+            let lives = if *user >= DIRECT { server } else { client };
+            let counts = if lives {
+                fate.outcomes == 1
+            } else {
+                fate.outcomes <= 1
+            };
+            assert!(counts, "{what}: message {user}: {fate:?}; {self:?}");
+        }
+        for driver in [&self.server, &self.client].into_iter().flatten() {
+            assert_eq!(driver.in_flight(), 0, "{what}: {self:?}");
+        }
+        let is_stuck = with(|world| world.things.values().any(|thing| thing.is_stuck));
+        drop((self.client, self.server));
+        assert_eq!(with(|world| world.not_ready), 0, "{what}");
+        if !is_stuck && !with(|world| world.things.values().any(|thing| thing.is_stuck)) {
+            assert_eq!(left(), [""; 0], "{what}");
+        }
+        assert_eq!(with(|world| world.device.taken), 0, "{what}");
+    }
+}
+
+#[test]
+fn two_drivers_talk_over_the_table() {
+    for shares in [false, true] {
+        world(None);
+        let mut talk = Talk::new(shares).unwrap();
+        talk.run();
+        assert_eq!(talk.reason, Some(Reason::Closed), "{talk:?}");
+        assert!(
+            talk.fates
+                .iter()
+                .all(|(&user, fate)| fate.is_good || user >= DIRECT)
+        );
+        assert_eq!(talk.fates.len(), SIZES.len() + 2);
+        assert_eq!(talk.errors, []);
+        talk.check("no fault");
+    }
+}
+
+/// Calls that a talk makes, and how often.
+fn calls_of_a_talk(shares: bool) -> BTreeMap<&'static str, usize> {
+    world(None);
+    let mut talk = Talk::new(shares).unwrap();
+    talk.run();
+    drop(talk);
+    with(|world| world.calls.clone())
+}
+
+#[test]
+fn every_call_fails_once_and_for_good_and_all_have_their_outcome() {
+    let mut tried = BTreeSet::new();
+    for shares in [false, true] {
+        for (call, count) in calls_of_a_talk(shares) {
+            // The first of them are those that differ; polls go on and on.
+            for (after, for_good) in (0..count.min(6)).flat_map(|at| [(at, false), (at, true)]) {
+                let code = libc::EIO;
+                world(Some(Plan {
+                    call,
+                    after,
+                    for_good,
+                    code,
+                }));
+                let what = format!("{call} fails after {after} (for good: {for_good})");
+                match Talk::new(shares) {
+                    Err(error) => {
+                        assert!(error.to_string().starts_with(call), "{what}: {error}");
+                    }
+                    Ok(mut talk) => {
+                        talk.run();
+                        talk.check(&what);
+                    }
+                }
+                tried.insert(call);
+            }
+        }
+    }
+    for call in [
+        "rdma_connect",
+        "rdma_accept",
+        "ibv_post_srq_recv",
+        "ibv_modify_qp",
+    ] {
+        assert!(tried.contains(call), "{call} was never called");
+    }
+}
+
+/// Runs a talk in which something happens once the first answer is there, until `is_over`.
+fn interrupted(
+    mut talk: Talk,
+    happens: impl FnOnce(&mut World),
+    is_over: impl Fn(&Talk) -> bool,
+) -> Talk {
+    let until = Clock::now() + Duration::from_secs(20);
+    let mut happens = Some(happens);
+    talk.stays = true;
+    while !is_over(&talk) {
+        assert!(Clock::now() < until, "stuck: {talk:?}");
+        talk.poll(true);
+        talk.poll(false);
+        if talk.fates.values().any(|fate| fate.is_good)
+            && let Some(happens) = happens.take()
+        {
+            with(happens);
+        }
+    }
+    assert!(happens.is_none(), "it never happened");
+    talk
+}
+
+fn talk(shares: bool) -> Talk {
+    world(None);
+    Talk::new(shares).unwrap()
+}
+
+#[test]
+fn queue_pair_that_breaks_ends_its_connection() {
+    for number in [
+        sys::event::QP_FATAL,
+        sys::event::QP_REQ_ERR,
+        sys::event::QP_ACCESS_ERR,
+    ] {
+        let happens = |world: &mut World| {
+            let broken = world.first_queue_pair();
+            world.report(number, broken);
+        };
+        let talk = interrupted(talk(false), happens, |talk| {
+            talk.ended == 1 && talk.open == 0
+        });
+        let reason = talk.reason;
+        let is_told = matches!(
+            reason,
+            Some(Reason::DriverFailed(libc::EIO) | Reason::Disconnected | Reason::WorkFailed(_))
+        );
+        assert!(is_told, "{reason:?}");
+        talk.check("a queue pair breaks");
+    }
+}
+
+#[test]
+fn port_that_goes_down_is_counted_and_ends_nothing() {
+    let happens = |world: &mut World| {
+        world.report(sys::event::PORT_ERR, std::ptr::null_mut());
+        // One that this version does not know.
+        world.report(99, std::ptr::null_mut());
+    };
+    let stats = |talk: &Talk| {
+        let both = [&talk.client, &talk.server];
+        both.map(|driver| *driver.as_ref().unwrap().stats())
+    };
+    let mut talk = interrupted(talk(false), happens, |talk| {
+        stats(talk).iter().all(|stats| stats.device_events == 2)
+    });
+    assert_eq!(stats(&talk).map(|stats| stats.port_errors), [1, 1]);
+    assert_eq!((talk.ended, talk.open), (0, 1));
+    talk.client
+        .as_mut()
+        .unwrap()
+        .close(talk.connection.unwrap())
+        .unwrap();
+    talk.run();
+    assert_eq!(talk.reason, Some(Reason::Closed));
+    talk.check("a port goes down");
+}
+
+#[test]
+fn device_that_is_removed_or_fails_is_let_go_of() {
+    for fatal in [false, true] {
+        let happens = |world: &mut World| match fatal {
+            true => world.report(sys::event::DEVICE_FATAL, std::ptr::null_mut()),
+            false => world.remove_device(),
+        };
+        // Both hear of it, and end with it.
+        let talk = interrupted(talk(false), happens, |talk| talk.errors.len() == 2);
+        assert_eq!(talk.errors, [Error::Removed, Error::Removed]);
+        talk.check("the device is gone");
+    }
+}
+
+#[test]
+fn last_receive_of_a_shared_queue_ends_the_drain() {
+    world(None);
+    let start = Clock::now();
+    let talk = Talk::with_drain(true, Duration::from_secs(10)).unwrap();
+    let mut talk = interrupted(
+        talk,
+        |_| {},
+        |talk| talk.fates.values().any(|fate| fate.is_good),
+    );
+    talk.client
+        .as_mut()
+        .unwrap()
+        .abort(talk.connection.unwrap())
+        .unwrap();
+    let links = |driver: &Option<VerbsDriver>| driver.as_ref().unwrap().links();
+    while links(&talk.client) + links(&talk.server) > 0 {
+        talk.poll(true);
+        talk.poll(false);
+        assert!(
+            start.elapsed() < Duration::from_secs(9),
+            "the drain's time was over: {talk:?}"
+        );
+    }
+    talk.check("all drained");
+}
+
+/// Why each of three connects to a server with room for two was not made.
+fn crowd(plan: Option<Plan>) -> Vec<Reason> {
+    world(plan);
+    let options = options(DeviceChoice::Address(IP.into()), false);
+    let mut server = start_with(0, &options, Duration::from_millis(30), 2).unwrap();
+    let mut client = start(1, &options).unwrap();
+    let listen = ListenOptions {
+        user: 0,
+        backlog: 4,
+    };
+    let listener = server.listen((IP, 0).into(), &listen).unwrap();
+    let peer = server.listening(listener).unwrap();
+    let open = SessionOpen {
+        uri: "rdma://fake",
+        private: b"",
+    };
+    for user in 0..3 {
+        let mut options = ConnectOptions::new(user);
+        options.own_nexus = true;
+        client.connect(peer, &open, &options).unwrap();
+    }
+    let (mut reasons, mut heard) = (Vec::new(), 0);
+    let until = Clock::now() + Duration::from_secs(20);
+    while heard < 3 {
+        assert!(Clock::now() < until, "{heard} of 3");
+        for driver in [&mut server, &mut client] {
+            driver.poll(Some(Duration::ZERO)).unwrap();
+            while let Some(event) = driver.next_event() {
+                match event {
+                    Event::SessionRequest { session, .. } => {
+                        let _ = driver.accept(session, 1000, &[], b"");
+                    }
+                    Event::Established { user: 0..3, .. } => heard += 1,
+                    Event::ConnectFailed { reason, .. } => {
+                        heard += 1;
+                        reasons.push(reason);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    drop((server, client));
+    assert_eq!(left(), [""; 0]);
+    reasons
+}
+
+#[test]
+fn who_finds_no_room_is_told_so() {
+    let no_room = Reason::SetupRefused(xio_proto::wire::status::NO_BUFS);
+    let reasons = crowd(None);
+    assert!(reasons.contains(&no_room), "{reasons:?}");
+    // Where it cannot even be refused, destroying its id does that.
+    let reasons = crowd(Some(Plan {
+        call: "rdma_reject",
+        after: 0,
+        for_good: true,
+        code: libc::EINVAL,
+    }));
+    assert!(reasons.contains(&Reason::Refused), "{reasons:?}");
+}
