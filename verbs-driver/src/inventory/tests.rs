@@ -46,6 +46,7 @@ fn limits(name: &str) -> DeviceLimits {
         max_queue: 1,
         max_sge: 1,
         max_completions: 1,
+        max_shared: 1,
         max_reads_answered: 1,
         max_reads_issued: 1,
         max_message: 1,

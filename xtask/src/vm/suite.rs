@@ -90,6 +90,7 @@ pub(super) const SUITES: &[Suite] = &[
             Program::Xio("xio-dlopen", "rdma-dlopen"),
             Program::Example("xio-verbs", "guest"),
         ],
+        folders: &[],
     },
     Suite {
         name: "progress",
@@ -100,6 +101,7 @@ pub(super) const SUITES: &[Suite] = &[
             Program::Example("xio-verbs", "measure"),
             Program::Example("xio-verbs", "conversation"),
         ],
+        folders: &[],
     },
     Suite {
         name: "faults",
