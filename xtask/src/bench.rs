@@ -15,6 +15,9 @@ pub(crate) struct BenchArgs {
     /// Alternated pairs of each contest
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
+    /// Only contests whose name has this in it
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 #[derive(Copy, Clone, ValueEnum)]
@@ -41,5 +44,5 @@ pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
         "--example",
         example,
     ];
-    ctx.cargo(run).args(["--", &pairs]).run()
+    ctx.cargo(run).args(["--", &pairs, &args.only]).run()
 }

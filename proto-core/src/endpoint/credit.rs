@@ -149,6 +149,11 @@ impl Nexus {
         if self.framing == Framing::Rdma {
             return self.number_rdma();
         }
+        self.number_stream()
+    }
+
+    #[inline(always)]
+    pub(crate) fn number_stream(&mut self) -> (u16, u16, u16) {
         let sn = self.tx_sn;
         self.tx_sn = sn.wrapping_add(1);
         (sn, self.rx_sn.wrapping_sub(1), 0)
@@ -165,10 +170,7 @@ impl Nexus {
 
     /// Whether nothing but messages goes on it.
     pub(crate) fn is_usual(&self) -> bool {
-        self.state == State::Online
-            && self.framing == Framing::Rdma
-            && (self.rdma_head & self.ack_head) == NONE
-            && !self.setup_due
+        self.state == State::Online && (self.rdma_head & self.ack_head) == NONE && !self.setup_due
     }
 
     /// Whether receives may have to be posted, or the peer told of them.

@@ -165,8 +165,8 @@ pub struct Nexus {
     pub(crate) in_ready: bool,
     /// It was looked at, and work that it had could not go.
     pub(crate) stalled: bool,
-    /// Online, on RDMA, without application credits, and nothing but messages goes on it: so it was
-    /// found, and nothing else has come up since.
+    /// Online, without application credits, and nothing but messages goes on it: so it was found, and
+    /// nothing else has come up since.
     pub(crate) usual: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,

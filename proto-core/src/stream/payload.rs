@@ -36,11 +36,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// reports with [`handle_stream_payload`](Self::handle_stream_payload) (0 bytes too), or asks
     /// again: a driver that reads without waiting always gives it back at once.
     #[must_use]
+    #[inline]
     pub fn stream_want(&mut self, socket: SocketId) -> StreamWant {
         recorded!(self, StreamWant { socket } => self.stream_want(socket));
         let Some(s) = self.find_socket(socket) else {
             return StreamWant::Nothing;
         };
+        let t = self.s.tables();
+        let row = &mut t.sockets[s as usize];
+        if row.state == State::Bound && row.lent == NONE && row.kind == SocketKind::Single {
+            let usual = t.nexuses[row.nexus as usize].usual;
+            if usual && row.is_between_frames() {
+                row.stopped = false;
+                return StreamWant::Bytes(u64::MAX);
+            }
+        }
+        self.want_any(s)
+    }
+
+    #[inline(never)]
+    fn want_any(&mut self, s: u32) -> StreamWant {
         self.end_lease(s);
         let want = match self.socket(s).state {
             State::Greeting => StreamWant::Bytes(u64::MAX),

@@ -9,6 +9,7 @@ use super::frame::{Bounds, Op, TLV_LEN, check_tlv, usual_kind};
 use super::headers::{
     ConnectBody, HEADERS_LEN, NexusRequestBody, NexusResponseBody, TcpSetupBlock, Tlv,
 };
+use super::inline::{Limits, plain_rest};
 use super::kind::{Dialect, Framing, Kind};
 use super::request::{self, REQUEST_FIXED};
 use super::response;
@@ -176,7 +177,8 @@ pub fn stream_plan(
 }
 
 /// [`stream_plan`] for a frame whose kind [`control_len`] found, without its work where nothing
-/// can follow: messages with inline data on a single stream, which a parser checks as a whole.
+/// can follow: messages with inline data on a single stream, which a parser checks as a whole; and
+/// in few branches for plain messages on two.
 #[inline]
 pub(crate) fn stream_rest(
     control_part: &[u8],
@@ -186,6 +188,21 @@ pub(crate) fn stream_rest(
     let Ok((tlv, _)) = Tlv::ref_from_prefix(control_part) else {
         return Err(What::Truncated.at(0, control_part.len() as u64));
     };
+    let limits = Limits {
+        framing,
+        frame_max: bounds.frame_max,
+        header_max: bounds.header_max,
+    };
+    if matches!(framing, Framing::TcpDual)
+        && let Some(kind) = usual_kind(tlv)
+        && let Some(data_inline) = plain_rest(kind, control_part, limits)
+    {
+        let payload = 0;
+        return Ok(StreamPlan {
+            data_inline,
+            payload,
+        });
+    }
     if matches!(framing, Framing::TcpSingle) {
         let op_at = match usual_kind(tlv) {
             Some(kind) if kind.is_request() => request::at::OUT_OP as usize,

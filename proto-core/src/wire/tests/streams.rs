@@ -42,7 +42,11 @@ pub(super) fn plan_and_complete(part: &[u8], framing: Framing) {
         return;
     };
     assert!(len <= BOUNDS.frame_max as usize);
-    let Ok(plan) = stream_plan(part, framing, kind, &BOUNDS) else {
+    let plan = stream_plan(part, framing, kind, &BOUNDS);
+    if framing == Framing::TcpDual {
+        assert_eq!(stream_rest(part, framing, &BOUNDS), plan, "the short way");
+    }
+    let Ok(plan) = plan else {
         return;
     };
     if !kind.is_numbered() {
