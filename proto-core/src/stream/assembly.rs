@@ -3,7 +3,7 @@
 use super::list::Listed;
 use super::{BARE_MAX, Flow, RUN_AHEAD, flow};
 use crate::endpoint::Endpoint;
-use crate::entries::SlotUse;
+use crate::entries::{SlotUse, Usual};
 use crate::error::Reason;
 use crate::ids::{NONE, SocketId};
 use crate::inputs::recorded;
@@ -17,7 +17,7 @@ use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{
     Dialect, Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len,
-    message_len, stream_rest,
+    message_kind, message_len, plain_rest, stream_rest,
 };
 
 /// What the next bytes of a control or single socket would be.
@@ -100,7 +100,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         used
     }
 
-    /// A whole frame with a plain message, on a single stream where nothing is in its way: the
+    /// All that a plain message has on a control or single socket where nothing is in its way: the
     /// short way. `None`: there is none, and nothing changed.
     #[inline(always)]
     fn take_plain(&mut self, s: u32, rest: &[u8], slots: &mut impl Slots) -> Option<usize> {
@@ -111,14 +111,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let row = &t.sockets[s as usize];
         let nexus = &t.nexuses[row.nexus as usize];
-        if !row.is_between_frames() || !nexus.usual || nexus.framing != Framing::TcpSingle {
+        if !row.is_between_frames() || nexus.usual != Usual::OnStream {
             return None;
         }
         let n = row.nexus;
         let total = message_len(rest)?;
         let frame = rest.get(..total)?;
+        if nexus.framing == Framing::TcpDual {
+            return self.take_plain_head(s, frame, slots);
+        }
         self.plain_off_stream(n, frame, kept, slots)
             .then_some(total)
+    }
+
+    /// The same on a control socket: the message's data comes on the other.
+    #[inline(never)]
+    fn take_plain_head(&mut self, s: u32, part: &[u8], slots: &mut impl Slots) -> Option<usize> {
+        if self.gate(s) != Gate::Head {
+            return None;
+        }
+        let data_inline = plain_rest(message_kind(part)?, part, &self.bounds())?;
+        let n = self.socket(s).nexus;
+        let slot = self.take_stream_slot(n)?;
+        slots.slot_mut(SlotId(slot))[..part.len()].copy_from_slice(part);
+        let plan = StreamPlan {
+            data_inline,
+            payload: 0,
+        };
+        self.place_frame(s, slot, part.len(), plan, slots);
+        Some(part.len())
     }
 
     #[inline]
@@ -301,8 +322,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// All bytes that a frame has on its control or single socket are in its slot.
     fn frame_here(&mut self, s: u32, slot: u32, len: usize, slots: &mut impl Slots) {
         let n = self.socket(s).nexus;
-        let row = self.nexus(n);
-        let (framing, data) = (row.framing, row.sockets[1]);
+        let framing = self.nexus(n).framing;
         let bounds = self.bounds();
         let bytes = &slots.slot(SlotId(slot))[..len];
         let plan = match stream_rest(bytes, framing, &bounds) {
@@ -313,8 +333,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return;
             }
         };
-        self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
-        if framing == Framing::TcpSingle {
+        self.place_frame(s, slot, len, plan, slots);
+    }
+
+    /// Hands a frame on, or lets it wait for its data.
+    fn place_frame(
+        &mut self,
+        s: u32,
+        slot: u32,
+        len: usize,
+        plan: StreamPlan,
+        slots: &mut impl Slots,
+    ) {
+        let n = self.socket(s).nexus;
+        let t = self.s.tables();
+        t.slots[slot as usize].usage = SlotUse::Filled;
+        let nexus = &t.nexuses[n as usize];
+        let data = nexus.sockets[1];
+        if nexus.framing == Framing::TcpSingle {
             self.hand_on(s, slot, len as u32, plan.payload, slots);
         } else if plan.data_inline == 0 && self.in_order(n) {
             self.hand_on(data, slot, len as u32, plan.payload, slots);

@@ -8,7 +8,7 @@
 use super::assembly::Gate;
 use super::{Flow, StreamWant, flow};
 use crate::endpoint::{Endpoint, Keep};
-use crate::entries::Transfer;
+use crate::entries::{Transfer, Usual};
 use crate::ids::{NONE, SocketId};
 use crate::inputs::recorded;
 use crate::memory::{ListKind, SegmentSpan, Slots};
@@ -44,11 +44,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let t = self.s.tables();
         let row = &mut t.sockets[s as usize];
-        if row.state == State::Bound && row.lent == NONE && row.kind == SocketKind::Single {
-            let usual = t.nexuses[row.nexus as usize].usual;
-            if usual && row.is_between_frames() {
+        // What it nearly always is.
+        if row.state == State::Bound && row.lent == NONE {
+            let nexus = &t.nexuses[row.nexus as usize];
+            let single = row.kind == SocketKind::Single && row.is_between_frames();
+            let data = row.kind == SocketKind::Data && row.payload_left == 0 && !row.broken;
+            let bytes = if single { u64::MAX } else { row.inline_left };
+            if nexus.usual == Usual::OnStream && (single || data) && bytes > 0 {
                 row.stopped = false;
-                return StreamWant::Bytes(u64::MAX);
+                return StreamWant::Bytes(bytes);
             }
         }
         self.want_any(s)

@@ -53,7 +53,8 @@ pub(crate) trait Front:
     const SAME: Self;
     fn tlv(&self) -> &Tlv;
     fn session(&self) -> &SessionHeader;
-    fn set_tlv(&mut self, kind: Kind, len: u64);
+    fn set_kind(&mut self, kind: Kind);
+    fn set_len(&mut self, len: u64);
     fn session_mut(&mut self) -> &mut SessionHeader;
     /// Length word of the transport header.
     fn head_len(&self) -> u16;
@@ -106,8 +107,11 @@ macro_rules! front {
                 &self.session
             }
             #[inline(always)]
-            fn set_tlv(&mut self, kind: Kind, len: u64) {
+            fn set_kind(&mut self, kind: Kind) {
                 self.tlv.kind = U32::new(kind.word());
+            }
+            #[inline(always)]
+            fn set_len(&mut self, len: u64) {
                 self.tlv.len = U64::new(len);
             }
             #[inline(always)]
@@ -360,12 +364,12 @@ impl<'a, F: Front> Inline<'a, F> {
         Self(front)
     }
 
-    /// Kind and lengths.
+    /// Lengths.
     ///
     /// # Panics
     /// If the frame is too long for its length word.
     #[inline(always)]
-    pub(crate) fn message(&mut self, kind: Kind, framing: Framing, header_len: u16, data_len: u32) {
+    pub(crate) fn lengths(&mut self, framing: Framing, header_len: u16, data_len: u32) {
         let counted = match framing {
             Framing::TcpDual => 0,
             Framing::Rdma | Framing::TcpSingle => data_len,
@@ -373,7 +377,7 @@ impl<'a, F: Front> Inline<'a, F> {
         let body = (F::LEN - TLV_LEN) as u64 + u64::from(header_len);
         let len = body + u64::from(counted);
         assert!(len <= TLV_LEN_MAX, "frame too long for its length word");
-        self.0.set_tlv(kind, len);
+        self.0.set_len(len);
         self.0.set_lengths(header_len, data_len);
     }
 
@@ -395,6 +399,12 @@ impl<'a, F: Front> Inline<'a, F> {
 }
 
 impl<F: RequestFront> Inline<'_, F> {
+    /// Request or one-way.
+    #[inline(always)]
+    pub(crate) fn kind(&mut self, kind: Kind) {
+        self.0.set_kind(kind);
+    }
+
     /// Flags of both headers.
     #[inline(always)]
     pub(crate) fn flags(&mut self, session: SessionFlags, head: TransportFlags) {
@@ -586,7 +596,7 @@ impl<'a, F: ResponseFront> Plain<'a, F> {
 /// Bytes of data that follow the control part of a plain message on two streams. `None`: it is not
 /// such a message, or has a defect.
 #[inline(always)]
-pub(crate) fn plain_rest(kind: Kind, control_part: &[u8], limits: Limits) -> Option<u32> {
+pub(super) fn rest_of_plain(kind: Kind, control_part: &[u8], limits: Limits) -> Option<u32> {
     fn rest<F: Front>(plain: &Plain<'_, F>, here: u64, limits: Limits) -> Option<u32> {
         let total = plain.body().checked_add(plain.data_len())?;
         (plain.body() == here && plain.is_whole(total, limits)).then(|| (total - here) as u32)

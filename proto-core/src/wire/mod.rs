@@ -50,5 +50,5 @@ pub use setup::{
     BUFFER_SIZE_MIN, NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse,
     RkeyTable, SetupParams,
 };
-pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};
+pub(crate) use stream::{plain_rest, stream_rest};

@@ -9,7 +9,7 @@ use super::frame::{Bounds, Op, TLV_LEN, check_tlv, usual_kind};
 use super::headers::{
     ConnectBody, HEADERS_LEN, NexusRequestBody, NexusResponseBody, TcpSetupBlock, Tlv,
 };
-use super::inline::{Limits, plain_rest};
+use super::inline::{Limits, rest_of_plain};
 use super::kind::{Dialect, Framing, Kind};
 use super::request::{self, REQUEST_FIXED};
 use super::response;
@@ -177,8 +177,7 @@ pub fn stream_plan(
 }
 
 /// [`stream_plan`] for a frame whose kind [`control_len`] found, without its work where nothing
-/// can follow: messages with inline data on a single stream, which a parser checks as a whole; and
-/// in few branches for plain messages on two.
+/// can follow: messages with inline data on a single stream, which a parser checks as a whole.
 #[inline]
 pub(crate) fn stream_rest(
     control_part: &[u8],
@@ -188,21 +187,6 @@ pub(crate) fn stream_rest(
     let Ok((tlv, _)) = Tlv::ref_from_prefix(control_part) else {
         return Err(What::Truncated.at(0, control_part.len() as u64));
     };
-    let limits = Limits {
-        framing,
-        frame_max: bounds.frame_max,
-        header_max: bounds.header_max,
-    };
-    if matches!(framing, Framing::TcpDual)
-        && let Some(kind) = usual_kind(tlv)
-        && let Some(data_inline) = plain_rest(kind, control_part, limits)
-    {
-        let payload = 0;
-        return Ok(StreamPlan {
-            data_inline,
-            payload,
-        });
-    }
     if matches!(framing, Framing::TcpSingle) {
         let op_at = match usual_kind(tlv) {
             Some(kind) if kind.is_request() => request::at::OUT_OP as usize,
@@ -215,6 +199,18 @@ pub(crate) fn stream_rest(
     }
     let (kind, _) = check_tlv(tlv, framing)?;
     stream_plan(control_part, framing, kind, bounds)
+}
+
+/// [`stream_plan`] for the control part of a plain message on two streams: bytes of data that
+/// follow on the other. `None`: it is not such a message, or has a defect.
+#[inline(always)]
+pub(crate) fn plain_rest(kind: Kind, control_part: &[u8], bounds: &Bounds) -> Option<u32> {
+    let limits = Limits {
+        framing: Framing::TcpDual,
+        frame_max: bounds.frame_max,
+        header_max: bounds.header_max,
+    };
+    rest_of_plain(kind, control_part, limits)
 }
 
 /// Data of a request that its receiver takes from the stream.

@@ -4,7 +4,7 @@ use super::{counts_receives, framing};
 use crate::endpoint::credit::CREDITS_MAX;
 use crate::endpoint::hot::FRAME;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, Usual};
 use crate::error::WorkStatus;
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -66,8 +66,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = row.nexus;
         let nexus = &hot.nexuses[n as usize];
-        debug_assert!(!nexus.usual || nexus.is_usual());
-        if !nexus.usual || nexus.rq_head != slot {
+        debug_assert!(nexus.usual == Usual::No || nexus.usual == nexus.find_usual());
+        if nexus.usual != Usual::OnRdma || nexus.rq_head != slot {
             return false;
         }
         let frame = slots.slot(SlotId(slot));
@@ -85,7 +85,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return false;
         }
         let mut hot = self.hot();
-        hot.nexuses[n as usize].usual && hot.plain_frame::<OnStream>(n, slot, frame)
+        hot.nexuses[n as usize].usual == Usual::OnStream
+            && hot.plain_frame::<OnStream>(n, slot, frame)
     }
 
     /// A frame off a stream that is a plain message, and lies in no slot yet: the next free one is
@@ -347,7 +348,7 @@ impl<T: Trace> Hot<'_, T> {
     /// something is, and nothing changed.
     #[inline(always)]
     fn plain_done(&mut self, n: u32, t: u32) -> bool {
-        if !self.nexuses[n as usize].usual {
+        if self.nexuses[n as usize].usual == Usual::No {
             return false;
         }
         let task = &self.tasks[t as usize];

@@ -1,6 +1,6 @@
 //! Commands with plain messages.
 
-use super::{REQUEST_HEAD, response_head};
+use super::{REQUEST_HEAD, RESPONSE_HEAD};
 use crate::endpoint::{Hot, Message, RequestOptions};
 use crate::entries::{Slot, SlotUse, Task, TaskFlags, Transfer};
 use crate::ids::{ConnectionId, NONE, TaskId};
@@ -135,8 +135,7 @@ impl<T: Trace> Hot<'_, T> {
         }
         let nexus = &self.nexuses[n as usize];
         let len = u32::from(message.header_len) + message.slot_data;
-        let head = response_head(nexus.framing.dialect());
-        if head + 16 * u32::from(offered) + len >= nexus.frame_max {
+        if RESPONSE_HEAD + 16 * u32::from(offered) + len >= nexus.frame_max {
             return false;
         }
         let row = &mut self.tasks[t as usize];

@@ -4,7 +4,7 @@ use super::{counts_receives, framing};
 use crate::endpoint::credit::DATA_CREDITS;
 use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{Nexus, SlotUse, Task, TaskFlags};
+use crate::entries::{Nexus, SlotUse, Task, TaskFlags, Usual};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
@@ -22,26 +22,24 @@ use crate::wire::{
 struct Next {
     t: u32,
     kind: Kind,
+    framing: Framing,
     slot: u32,
     header_len: u16,
     data_len: u32,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// The next work of the first ready nexus, if it is what nearly all work is. `None`: it is
-    /// not, and nothing was posted.
+    /// The next work of the first ready nexus, if it is what nearly all work on RDMA is. `None`: it
+    /// is not, and nothing was posted.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
         }
         let nexus = self.nexus(n);
-        debug_assert!(!nexus.usual || nexus.is_usual());
-        if !nexus.usual {
+        debug_assert!(nexus.usual == Usual::No || nexus.usual == nexus.find_usual());
+        if nexus.usual != Usual::OnRdma {
             return None;
-        }
-        if nexus.framing != Framing::Rdma {
-            return self.plain_send::<OnStream>(n, slots);
         }
         if nexus.may_want_receive() {
             if let Some(work) = self.hot().next_receive(n) {
@@ -55,6 +53,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.plain_send::<OnRdma>(n, slots)
     }
 
+    /// The same on streams, which need no receives.
+    #[inline(always)]
+    pub(crate) fn stream_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.g) || self.nexus(n).usual != Usual::OnStream {
+            return None;
+        }
+        self.plain_send::<OnStream>(n, slots)
+    }
+
     /// The next frame of a plain message.
     #[inline(always)]
     fn plain_send<D: Headers>(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
@@ -65,7 +72,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let framing = framing::<D>(nexus);
         let c = nexus.tx_head;
         let mut hot = self.hot();
-        let next = hot.next_plain(n, c)?;
+        let next = hot.next_plain(n, c, framing)?;
         let at = hot.g.config.headroom();
         let bytes = slots.slot_mut(SlotId(next.slot));
         let start = if next.kind == Kind::MsgRsp {
@@ -169,7 +176,7 @@ impl<T: Trace> Hot<'_, T> {
     /// The plain message that a connection is to send next, if nothing goes before it and nothing
     /// is in its way.
     #[inline(always)]
-    fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
+    fn next_plain(&mut self, n: u32, c: u32, framing: Framing) -> Option<Next> {
         let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
@@ -198,6 +205,7 @@ impl<T: Trace> Hot<'_, T> {
         Some(Next {
             t,
             kind: if response { Kind::MsgRsp } else { task.kind },
+            framing,
             slot: task.slot,
             header_len: task.header_len,
             data_len: task.slot_data,
@@ -218,8 +226,8 @@ impl<T: Trace> Hot<'_, T> {
         self.step(t, State::Queued, Input::Post);
         self.g.counters.requests_sent += 1;
         let mut front = InlineRequest::<D>::new(bytes, at);
-        let framing = framing::<D>(&self.nexuses[n as usize]);
-        front.message(next.kind, framing, next.header_len, next.data_len);
+        front.kind(next.kind);
+        front.lengths(next.framing, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
         front.id(tid::of_task(t, task.generation));
         // The outcome of a one-way is its completion here, and libxio's says so to the peer.
@@ -256,8 +264,7 @@ impl<T: Trace> Hot<'_, T> {
         self.step(t, State::Answering, Input::Post);
         self.g.counters.responses_sent += 1;
         let mut front = InlineResponse::<D>::new(bytes, at);
-        let framing = framing::<D>(&self.nexuses[n as usize]);
-        front.message(next.kind, framing, next.header_len, next.data_len);
+        front.lengths(next.framing, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
         front.status(task.status);
         front.ids(task.peer_tid, tid::of_task(t, task.generation));

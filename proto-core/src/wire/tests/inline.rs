@@ -100,7 +100,8 @@ fn same_request<D: Headers>(again: &[u8], framing: Framing, parsed: &Request<'_>
     let len = InlineRequest::<D>::LEN;
     let mut buf = std::vec![0xa5; len];
     let mut front = InlineRequest::<D>::new(&mut buf, len);
-    front.message(parsed.kind, framing, head.header_len, head.data_len as u32);
+    front.kind(parsed.kind);
+    front.lengths(framing, head.header_len, head.data_len as u32);
     front.session(
         session.dest_session,
         session.serial,
@@ -133,7 +134,7 @@ fn same_response<D: Headers>(again: &[u8], framing: Framing, parsed: &Response<'
     let len = InlineResponse::<D>::LEN;
     let mut buf = std::vec![0xa5; len];
     let mut front = InlineResponse::<D>::new(&mut buf, len);
-    front.message(parsed.kind, framing, head.header_len, head.data_len as u32);
+    front.lengths(framing, head.header_len, head.data_len as u32);
     front.status(head.status);
     front.session(
         session.dest_session,
