@@ -1,7 +1,7 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
 use super::{counts_receives, framing};
-use crate::endpoint::credit::DATA_CREDITS;
+use crate::endpoint::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
 use crate::entries::{Nexus, SlotUse, Task, TaskFlags, Usual};
@@ -66,13 +66,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline(always)]
     fn plain_send<D: Headers>(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         let nexus = self.nexus(n);
-        if counts_receives::<D>() && nexus.tx_credits < DATA_CREDITS {
+        if counts_receives::<D>() && nexus.tx_credits < ANSWER_CREDITS {
             return None;
         }
         let framing = framing::<D>(nexus);
         let c = nexus.tx_head;
         let mut hot = self.hot();
-        let next = hot.next_plain(n, c, framing)?;
+        let next = hot.next_plain::<D>(n, c, framing)?;
         let at = hot.g.config.headroom();
         let bytes = slots.slot_mut(SlotId(next.slot));
         let start = if next.kind == Kind::MsgRsp {
@@ -176,12 +176,18 @@ impl<T: Trace> Hot<'_, T> {
     /// The plain message that a connection is to send next, if nothing goes before it and nothing
     /// is in its way.
     #[inline(always)]
-    fn next_plain(&mut self, n: u32, c: u32, framing: Framing) -> Option<Next> {
+    fn next_plain<D: Headers>(&mut self, n: u32, c: u32, framing: Framing) -> Option<Next> {
         let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
-        let response = row.req_head == NONE || (row.rsp_turn && row.rsp_head != NONE);
+        let scarce =
+            counts_receives::<D>() && self.nexuses[n as usize].tx_credits < REQUEST_CREDITS;
+        let answer = row.rsp_head != NONE;
+        let response = row.req_head == NONE || ((row.rsp_turn || scarce) && answer);
+        if scarce && !response {
+            return None;
+        }
         let (t, state) = if response {
             (row.rsp_head, State::Answering)
         } else {
