@@ -78,6 +78,14 @@ impl Pool {
         }
         None
     }
+    /// The row that would be taken now.
+    #[inline(always)]
+    pub(crate) fn next<R: Row>(&self, rows: &[R]) -> Option<u32> {
+        if (self.head as usize) < rows.len() {
+            return Some(self.head);
+        }
+        (self.fresh < self.end).then_some(self.fresh)
+    }
     /// Gives a row back and ends the life of its id.
     #[inline(always)]
     pub(crate) fn give<R: Row>(&mut self, rows: &mut [R], index: u32) {

@@ -31,6 +31,15 @@ pub struct TcpDriver<T: Trace = NoTrace> {
     unseen: bool,
 }
 
+/// How long a poll may sleep.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Patience {
+    /// Not at all.
+    None,
+    Until(Instant),
+    Endless,
+}
+
 /// The one place where the driver's clock comes from.
 #[expect(
     clippy::disallowed_methods,
@@ -235,31 +244,44 @@ impl<T: Trace> TcpDriver<T> {
         self.ahead.is_some()
     }
 
-    /// Waits for the system; looks without sleeping first, if that is wanted.
-    fn wait(&mut self, patience: Option<Duration>) -> std::io::Result<()> {
+    /// Waits for the system until then, if at all; looks without sleeping first, if that is wanted.
+    fn wait(&mut self, patience: Patience) -> std::io::Result<()> {
         let spin = self.io.options.spin;
-        if !spin.is_zero() && patience != Some(Duration::ZERO) {
-            let spin = patience.map_or(spin, |patience| spin.min(patience));
-            let until = self.core.now.after(spin);
+        if !spin.is_zero() && patience != Patience::None {
+            let mut until = self.core.now.after(spin);
+            let mut over = false;
+            if let Patience::Until(at) = patience {
+                over = at <= until;
+                until = until.min(at);
+            }
             while self.reading() < until {
                 if self.io.wait(&mut self.core, Some(Duration::ZERO))? {
                     return Ok(());
                 }
             }
-            if patience == Some(spin) {
+            if over {
                 return Ok(());
             }
         }
-        self.io.wait(&mut self.core, patience).map(drop)
+        let timeout = match patience {
+            Patience::None => Some(Duration::ZERO),
+            Patience::Until(at) if self.io.alarm.rings_by(at, self.core.now) => None,
+            Patience::Until(at) => Some(at.since(self.core.now)),
+            Patience::Endless => None,
+        };
+        self.io.wait(&mut self.core, timeout).map(drop)
     }
 
     /// How long to wait for the system now.
-    fn patience(&self, until: Option<Instant>) -> Option<Duration> {
+    fn patience(&self, until: Option<Instant>) -> Patience {
         if self.ahead.is_some() || self.io.busy(&self.core) {
-            return Some(Duration::ZERO);
+            return Patience::None;
         }
-        let until = until.into_iter().chain(self.due()).min();
-        until.map(|at| at.since(self.core.now))
+        match until.into_iter().chain(self.due()).min() {
+            Some(at) if at <= self.core.now => Patience::None,
+            Some(at) => Patience::Until(at),
+            None => Patience::Endless,
+        }
     }
 }
 
@@ -356,11 +378,11 @@ impl<T: Trace> Driver for TcpDriver<T> {
             }
             let mut patience = self.patience(until);
             if woken || self.held.is_some() {
-                patience = Some(Duration::ZERO);
+                patience = Patience::None;
             }
             // The bell rings from here on, and who called before is not overheard.
-            if patience != Some(Duration::ZERO) && self.io.waker.sleep() {
-                patience = Some(Duration::ZERO);
+            if patience != Patience::None && self.io.waker.sleep() {
+                patience = Patience::None;
             }
             self.wait(patience).map_err(Error::Events)?;
             self.unseen = false;

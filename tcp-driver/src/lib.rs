@@ -64,9 +64,11 @@
 //!
 //! # What is where
 //!
-//! `driver` has the loop, `io` the sockets, `pool` the memory, `resolve` URLs and host names.
+//! `driver` has the loop, `io` the sockets, `pool` the memory, `alarm` the timer, `resolve` URLs and
+//! host names.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod driver;
 mod error;
 mod io;

@@ -20,6 +20,9 @@ pub(crate) struct BenchArgs {
     /// Boots of the machine in which instructions are counted (rdma)
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     boots: u32,
+    /// Only contests whose name has this in it
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 #[derive(Copy, Clone, ValueEnum)]
@@ -36,12 +39,12 @@ enum Over {
 /// When they cannot be built or run, or when a ratio is not what is wanted.
 pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
     match args.over {
-        Over::Tcp => tcp(ctx, args.pairs),
+        Over::Tcp => tcp(ctx, args.pairs, &args.only),
         Over::Rdma => rdma::run(ctx, args.boots, args.pairs),
     }
 }
 
-fn tcp(ctx: &Ctx, pairs: u32) -> Result<()> {
+fn tcp(ctx: &Ctx, pairs: u32, only: &str) -> Result<()> {
     let run = [
         "run",
         "--locked",
@@ -51,5 +54,5 @@ fn tcp(ctx: &Ctx, pairs: u32) -> Result<()> {
         "--example",
         "bench_tcp",
     ];
-    ctx.cargo(run).args(["--", &pairs.to_string()]).run()
+    ctx.cargo(run).args(["--", &pairs.to_string(), only]).run()
 }

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::Endpoint;
 use crate::config::ConnectOptions;
-use crate::entries::{Due, Listener, Nexus, SlotUse};
+use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
@@ -347,7 +347,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let from = row.state;
         let (next, action) = nexus::lookup(from, input);
         row.state = next;
-        row.usual &= next == from;
+        if next != from {
+            row.usual = Usual::No;
+        }
         let ends = matches!(
             action,
             Action::Disconnect

@@ -7,7 +7,7 @@
 
 use super::{Endpoint, Globals};
 use crate::config::Config;
-use crate::entries::{Nexus, SlotUse};
+use crate::entries::{Nexus, SlotUse, Usual};
 use crate::error::{Reason, Resource};
 use crate::ids::NONE;
 use crate::memory::SlotId;
@@ -158,6 +158,11 @@ impl Nexus {
         if self.framing == Framing::Rdma {
             return self.number_rdma();
         }
+        self.number_stream()
+    }
+
+    #[inline(always)]
+    pub(crate) fn number_stream(&mut self) -> (u16, u16, u16) {
         let sn = self.tx_sn;
         self.tx_sn = sn.wrapping_add(1);
         (sn, self.rx_sn.wrapping_sub(1), 0)
@@ -173,11 +178,15 @@ impl Nexus {
     }
 
     /// Whether nothing but messages goes on it.
-    pub(crate) fn is_usual(&self) -> bool {
-        self.state == State::Online
-            && self.framing == Framing::Rdma
+    pub(crate) fn find_usual(&self) -> Usual {
+        let usual = self.state == State::Online
             && (self.rdma_head & self.ack_head) == NONE
-            && !self.setup_due
+            && !self.setup_due;
+        match self.framing {
+            _ if !usual => Usual::No,
+            Framing::Rdma => Usual::OnRdma,
+            Framing::TcpSingle | Framing::TcpDual => Usual::OnStream,
+        }
     }
 
     /// Whether receives may have to be posted, or the peer told of them.

@@ -4,7 +4,7 @@
 use super::Endpoint;
 use super::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use super::hot::{Done, FRAME};
-use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{Direct, Frames, TaskFlags, Usual, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::{NONE, TransportId, WrId};
 use crate::inputs::recorded;
@@ -66,7 +66,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn ready_work(&mut self, transport: TransportId, slots: &mut impl Slots) -> Option<Work> {
         loop {
@@ -74,10 +73,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if n == NONE {
                 return None;
             }
+            if let Some(work) = self.stream_work(n, slots) {
+                return Some(work);
+            }
             let work = self.next_work(n, slots);
             let flow_control = self.g.config.flow_control;
             let row = self.nexus(n);
-            row.usual = row.is_usual() && !flow_control;
+            row.usual = if flow_control {
+                Usual::No
+            } else {
+                row.find_usual()
+            };
             if work.is_some() && self.nexus(n).may_have_work() {
                 return work;
             }
@@ -112,7 +118,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Something may have changed that lets a nexus send, perhaps more than messages.
     pub(crate) fn mark_ready(&mut self, n: u32) {
-        self.nexus(n).usual = false;
+        self.nexus(n).usual = Usual::No;
         self.hot().mark_ready(n);
     }
 

@@ -69,6 +69,15 @@ pub(crate) enum Due {
     Destroy,
 }
 
+/// Whether a transport connection is online, without application credits, and nothing but messages
+/// goes on it; and in which dialect.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Usual {
+    No,
+    OnRdma,
+    OnStream,
+}
+
 /// A transport connection.
 #[derive(Clone, Debug)]
 pub struct Nexus {
@@ -167,9 +176,8 @@ pub struct Nexus {
     pub(crate) in_ready: bool,
     /// It was looked at, and work that it had could not go.
     pub(crate) stalled: bool,
-    /// Online, on RDMA, without application credits, and nothing but messages goes on it: so it was
-    /// found, and nothing else has come up since.
-    pub(crate) usual: bool,
+    /// So it was found, and nothing else has come up since.
+    pub(crate) usual: Usual,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
     /// In the line of those who wait for a slot or for room among the completions.
@@ -252,7 +260,7 @@ impl Nexus {
         ready_next: NONE,
         in_ready: false,
         stalled: false,
-        usual: false,
+        usual: Usual::No,
         control_next: NONE,
         in_control: false,
         wants_slot: false,

@@ -1,12 +1,14 @@
 //! Bytes of control, single and data sockets to frames (PROTOCOL.md 3.3).
 
+use super::list::Listed;
 use super::{BARE_MAX, Flow, RUN_AHEAD, flow};
 use crate::endpoint::Endpoint;
-use crate::entries::SlotUse;
+use crate::entries::{SlotUse, Usual};
 use crate::error::Reason;
 use crate::ids::{NONE, SocketId};
 use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
+use crate::mutant::any_mutant;
 use crate::state::nexus::Input;
 use crate::state::socket::State;
 use crate::storage::Storage;
@@ -15,7 +17,7 @@ use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{
     Dialect, Framing, Kind, SocketKind, StreamPlan, TLV_LEN, Violation, What, control_len,
-    stream_rest,
+    message_kind, message_len, plain_rest, stream_rest,
 };
 
 /// What the next bytes of a control or single socket would be.
@@ -79,6 +81,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let mut used = 0;
         while used < bytes.len() {
             let rest = &bytes[used..];
+            if let Some(taken) = self.take_plain(s, rest, slots) {
+                used += taken;
+                continue;
+            }
             let taken = match self.gate(s) {
                 Gate::Shut => break,
                 Gate::Drop => return bytes.len(),
@@ -92,6 +98,48 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             used += taken;
         }
         used
+    }
+
+    /// All that a plain message has on a control or single socket where nothing is in its way: the
+    /// short way. `None`: there is none, and nothing changed.
+    #[inline(always)]
+    fn take_plain(&mut self, s: u32, rest: &[u8], slots: &mut impl Slots) -> Option<usize> {
+        if any_mutant!(self.g) {
+            return None;
+        }
+        let kept = self.kept_slots();
+        let t = self.s.tables();
+        let row = &t.sockets[s as usize];
+        let nexus = &t.nexuses[row.nexus as usize];
+        if !row.is_between_frames() || nexus.usual != Usual::OnStream {
+            return None;
+        }
+        let n = row.nexus;
+        let total = message_len(rest)?;
+        let frame = rest.get(..total)?;
+        if nexus.framing == Framing::TcpDual {
+            return self.take_plain_head(s, frame, slots);
+        }
+        self.plain_off_stream(n, frame, kept, slots)
+            .then_some(total)
+    }
+
+    /// The same on a control socket: the message's data comes on the other.
+    #[inline(never)]
+    fn take_plain_head(&mut self, s: u32, part: &[u8], slots: &mut impl Slots) -> Option<usize> {
+        if self.gate(s) != Gate::Head {
+            return None;
+        }
+        let data_inline = plain_rest(message_kind(part)?, part, &self.bounds())?;
+        let n = self.socket(s).nexus;
+        let slot = self.take_stream_slot(n)?;
+        slots.slot_mut(SlotId(slot))[..part.len()].copy_from_slice(part);
+        let plan = StreamPlan {
+            data_inline,
+            payload: 0,
+        };
+        self.place_frame(s, slot, part.len(), plan, slots);
+        Some(part.len())
     }
 
     #[inline]
@@ -111,7 +159,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.slot != NONE {
             return Gate::Slot;
         }
-        let waits = row.parked || row.links[super::Listed::Place as usize].linked;
+        let waits = row.parked || row.links[Listed::Place as usize].linked;
         let far_ahead = nexus.sockets[1] != NONE
             && t.sockets[nexus.sockets[1] as usize].frame_count >= RUN_AHEAD;
         if waits || (far_ahead && row.head_len == 0) {
@@ -274,8 +322,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// All bytes that a frame has on its control or single socket are in its slot.
     fn frame_here(&mut self, s: u32, slot: u32, len: usize, slots: &mut impl Slots) {
         let n = self.socket(s).nexus;
-        let row = self.nexus(n);
-        let (framing, data) = (row.framing, row.sockets[1]);
+        let framing = self.nexus(n).framing;
         let bounds = self.bounds();
         let bytes = &slots.slot(SlotId(slot))[..len];
         let plan = match stream_rest(bytes, framing, &bounds) {
@@ -286,8 +333,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return;
             }
         };
-        self.s.tables().slots[slot as usize].usage = SlotUse::Filled;
-        if framing == Framing::TcpSingle {
+        self.place_frame(s, slot, len, plan, slots);
+    }
+
+    /// Hands a frame on, or lets it wait for its data.
+    fn place_frame(
+        &mut self,
+        s: u32,
+        slot: u32,
+        len: usize,
+        plan: StreamPlan,
+        slots: &mut impl Slots,
+    ) {
+        let n = self.socket(s).nexus;
+        let t = self.s.tables();
+        t.slots[slot as usize].usage = SlotUse::Filled;
+        let nexus = &t.nexuses[n as usize];
+        let data = nexus.sockets[1];
+        if nexus.framing == Framing::TcpSingle {
             self.hand_on(s, slot, len as u32, plan.payload, slots);
         } else if plan.data_inline == 0 && self.in_order(n) {
             self.hand_on(data, slot, len as u32, plan.payload, slots);
@@ -299,6 +362,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Gives a whole frame to the endpoint. What follows it on `s` is its payload.
     fn hand_on(&mut self, s: u32, slot: u32, len: u32, payload: u64, slots: &mut impl Slots) {
         let n = self.socket(s).nexus;
+        let frame = &slots.slot(SlotId(slot))[..len as usize];
+        if payload == 0 && self.plain_in_slot(n, slot, frame) {
+            return;
+        }
         self.on_frame(n, slot, len, slots);
         let t = core::mem::replace(&mut self.nexus(n).fetching, NONE);
         if payload == 0 {

@@ -163,6 +163,18 @@ impl Socket {
     };
 }
 
+impl Socket {
+    /// Whether the next bytes of a control or single socket are a frame's first ones, as far as
+    /// the socket itself tells.
+    #[inline(always)]
+    fn is_between_frames(&self) -> bool {
+        self.head_len == 0
+            && self.slot == NONE
+            && self.payload_left == 0
+            && !(self.broken || self.parked || self.links[Listed::Place as usize].linked)
+    }
+}
+
 /// What a transport connection's state means for the bytes of its sockets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Flow {

@@ -8,7 +8,7 @@
 use super::assembly::Gate;
 use super::{Flow, StreamWant, flow};
 use crate::endpoint::{Endpoint, Keep};
-use crate::entries::Transfer;
+use crate::entries::{Transfer, Usual};
 use crate::ids::{NONE, SocketId};
 use crate::inputs::recorded;
 use crate::memory::{ListKind, SegmentSpan, Slots};
@@ -36,11 +36,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// reports with [`handle_stream_payload`](Self::handle_stream_payload) (0 bytes too), or asks
     /// again: a driver that reads without waiting always gives it back at once.
     #[must_use]
+    #[inline]
     pub fn stream_want(&mut self, socket: SocketId) -> StreamWant {
         recorded!(self, StreamWant { socket } => self.stream_want(socket));
         let Some(s) = self.find_socket(socket) else {
             return StreamWant::Nothing;
         };
+        let t = self.s.tables();
+        let row = &mut t.sockets[s as usize];
+        // What it nearly always is.
+        if row.state == State::Bound && row.lent == NONE {
+            let nexus = &t.nexuses[row.nexus as usize];
+            let single = row.kind == SocketKind::Single && row.is_between_frames();
+            let data = row.kind == SocketKind::Data && row.payload_left == 0 && !row.broken;
+            let bytes = if single { u64::MAX } else { row.inline_left };
+            if nexus.usual == Usual::OnStream && (single || data) && bytes > 0 {
+                row.stopped = false;
+                return StreamWant::Bytes(bytes);
+            }
+        }
+        self.want_any(s)
+    }
+
+    #[inline(never)]
+    fn want_any(&mut self, s: u32) -> StreamWant {
         self.end_lease(s);
         let want = match self.socket(s).state {
             State::Greeting => StreamWant::Bytes(u64::MAX),

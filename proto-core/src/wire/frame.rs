@@ -291,6 +291,15 @@ pub(crate) fn message_kind(frame: &[u8]) -> Option<Kind> {
     usual_kind(tlv)
 }
 
+/// Bytes of the frame that begins here on a single stream, if it is one of those.
+#[inline(always)]
+pub(crate) fn message_len(bytes: &[u8]) -> Option<usize> {
+    let (tlv, _) = Tlv::ref_from_prefix(bytes).ok()?;
+    usual_kind(tlv)?;
+    let len = tlv.len.get();
+    (len <= TLV_LEN_MAX).then_some(TLV_LEN + len as usize)
+}
+
 /// [`peek_kind`] for every frame and every defect. Out of line, to keep the common case small.
 #[inline(never)]
 fn peek_any(frame: &[u8], framing: Framing) -> Result<(Kind, u64), Violation> {

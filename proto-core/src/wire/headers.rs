@@ -20,7 +20,7 @@ macro_rules! layout {
         $(#[$doc])*
         #[derive(Copy, Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
         #[repr(C)]
-        pub(super) struct $name {
+        pub(crate) struct $name {
             $(pub(super) $field: $ty,)+
         }
         const _: () = {

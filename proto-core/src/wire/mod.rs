@@ -30,12 +30,14 @@ mod tests;
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
 pub use follow::{Cut, Follower, Next, find_frame};
-pub(crate) use frame::message_kind;
 pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
-pub(crate) use inline::{InlineRequest, InlineResponse, PlainRequest, PlainResponse};
+pub(crate) use frame::{message_kind, message_len};
+pub(crate) use inline::{
+    Headers, InlineRequest, InlineResponse, Limits, OnRdma, OnStream, PlainRequest, PlainResponse,
+};
 pub use kind::{Dialect, Framing, Kind, MessageType};
 pub use request::{Request, RequestFields, encode_request, request_head_len};
 pub use response::{
@@ -48,5 +50,5 @@ pub use setup::{
     BUFFER_SIZE_MIN, NEXUS_RECONNECT, NEXUS_VERSION, NexusSetupRequest, NexusSetupResponse,
     RkeyTable, SetupParams,
 };
-pub(crate) use stream::stream_rest;
 pub use stream::{ConnectMessage, SocketKind, StreamPlan, control_len, stream_plan};
+pub(crate) use stream::{plain_rest, stream_rest};

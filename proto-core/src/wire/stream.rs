@@ -9,6 +9,7 @@ use super::frame::{Bounds, Op, TLV_LEN, check_tlv, usual_kind};
 use super::headers::{
     ConnectBody, HEADERS_LEN, NexusRequestBody, NexusResponseBody, TcpSetupBlock, Tlv,
 };
+use super::inline::{Limits, rest_of_plain};
 use super::kind::{Dialect, Framing, Kind};
 use super::request::{self, REQUEST_FIXED};
 use super::response;
@@ -198,6 +199,18 @@ pub(crate) fn stream_rest(
     }
     let (kind, _) = check_tlv(tlv, framing)?;
     stream_plan(control_part, framing, kind, bounds)
+}
+
+/// [`stream_plan`] for the control part of a plain message on two streams: bytes of data that
+/// follow on the other. `None`: it is not such a message, or has a defect.
+#[inline(always)]
+pub(crate) fn plain_rest(kind: Kind, control_part: &[u8], bounds: &Bounds) -> Option<u32> {
+    let limits = Limits {
+        framing: Framing::TcpDual,
+        frame_max: bounds.frame_max,
+        header_max: bounds.header_max,
+    };
+    rest_of_plain(kind, control_part, limits)
 }
 
 /// Data of a request that its receiver takes from the stream.

@@ -18,6 +18,7 @@ use mio::{Events, Interest, Poll, Token};
 use xio_proto::storage::Counts;
 use xio_proto::{Endpoint, Instant, NexusId, NoTrace, SocketId, Trace, TransportId};
 
+use crate::alarm::Alarm;
 use crate::options::{Options, Stats};
 use crate::pool::{Pool, SlotPool};
 use crate::waker::Waker;
@@ -41,6 +42,7 @@ pub(crate) struct Core<T: Trace = NoTrace> {
 
 const NONE: u32 = u32::MAX;
 const WAKER: Token = Token(usize::MAX);
+const ALARM: Token = Token(usize::MAX - 1);
 /// Marks tokens of listeners; those of sockets have the generation of the id there.
 const LISTENER: u64 = 1 << 63;
 const GENERATIONS: u32 = 0x7fff_ffff;
@@ -107,6 +109,7 @@ pub(crate) struct Io {
     /// The last look brought as many events as it could: there may be more.
     more_events: bool,
     pub(crate) waker: Waker,
+    pub(crate) alarm: Alarm,
     pub(crate) options: Options,
     pub(crate) stats: Stats,
     sockets: Box<[Socket]>,
@@ -132,6 +135,7 @@ impl Io {
             events: Events::with_capacity(counts.sockets.clamp(64, 1024)),
             more_events: false,
             waker,
+            alarm: Alarm::new(poll.registry(), ALARM),
             options,
             stats: Stats::default(),
             sockets: (0..counts.sockets).map(|_| Socket::default()).collect(),
@@ -178,8 +182,10 @@ impl Io {
         let mut count = 0;
         for event in &events {
             count += 1;
-            if event.token() != WAKER {
-                self.note(core, event);
+            match event.token() {
+                WAKER => {}
+                ALARM => self.alarm.rang(),
+                _ => self.note(core, event),
             }
         }
         self.more_events = count == events.capacity();

@@ -169,11 +169,15 @@ impl Io {
         rest: &mut Rest,
         budget: &mut usize,
     ) -> Turn {
-        let want = core.endpoint.stream_want(id);
         if rest.is_empty() {
             rest.at = 0;
             rest.end = 0;
+            // What the next bytes are is asked when there may be some.
+            if !self.sockets[id.index()].readable {
+                return Turn::Dry;
+            }
         }
+        let want = core.endpoint.stream_want(id);
         match want {
             StreamWant::Nothing => Turn::Shut,
             StreamWant::Bytes(most) => {

@@ -1,4 +1,5 @@
-//! xio over sockets against plain sockets, alternating in one run: `cargo xtask bench tcp`.
+//! xio over sockets against plain sockets, alternating in one run: `cargo xtask bench tcp`, or
+//! `bench_tcp PAIRS [PART OF A CONTEST'S NAME]`.
 //!
 //! The plain twins are written with the same care: non-blocking, one event queue per side, one
 //! read and one write per message, no copy, `TCP_NODELAY`. Both sides of everything are threads of
@@ -91,13 +92,14 @@ fn main() {
     let pairs: usize = std::env::args().nth(1).map_or(12, |text| {
         text.parse().expect("the number of pairs is a number")
     });
+    let only = std::env::args().nth(2).unwrap_or_default();
     let effort = Effort {
         round_trips: 5_000,
         messages: 100_000,
         large: 400,
     };
     let mut is_well = true;
-    for contest in CONTESTS {
+    for contest in CONTESTS.iter().filter(|c| c.name.contains(&only)) {
         // Once without counting: caches, page tables, the scheduler.
         (contest.ours)(&effort);
         (contest.theirs)(&effort);

@@ -1,9 +1,10 @@
 //! Completions of plain messages: their frames, and those of the peer.
 
+use super::{counts_receives, framing};
 use crate::endpoint::credit::CREDITS_MAX;
 use crate::endpoint::hot::FRAME;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags};
+use crate::entries::{Direct, Ending, Nexus, SlotUse, TaskEvents, TaskFlags, Usual};
 use crate::error::WorkStatus;
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -16,12 +17,18 @@ use crate::storage::Storage;
 use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{Kind, PlainRequest, PlainResponse, SessionFlags, TransportFlags, message_kind};
+use crate::wire::{
+    Headers, Kind, Limits, OnRdma, OnStream, PlainRequest, PlainResponse, SessionFlags,
+    TransportFlags, message_kind,
+};
 
 impl Nexus {
-    /// Tests a frame's transport number and credits.
+    /// Tests a frame's transport number and credits. Streams have none that count.
     #[inline(always)]
-    fn takes(&self, sn: u16, credits: u16) -> bool {
+    fn takes<D: Headers>(&self, sn: u16, credits: u16) -> bool {
+        if !counts_receives::<D>() {
+            return true;
+        }
         let granted = credits == 0
             || (self.peer_granted
                 && self.acks_unpaid == 0
@@ -59,19 +66,59 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = row.nexus;
         let nexus = &hot.nexuses[n as usize];
-        debug_assert!(!nexus.usual || nexus.is_usual());
-        if !nexus.usual || nexus.rq_head != slot {
+        debug_assert!(nexus.usual == Usual::No || nexus.usual == nexus.find_usual());
+        if nexus.usual != Usual::OnRdma || nexus.rq_head != slot {
             return false;
         }
         let frame = slots.slot(SlotId(slot));
         let Some(frame) = frame.get(..done.len as usize) else {
             return false;
         };
-        match message_kind(frame) {
-            Some(Kind::MsgRsp) => hot.plain_response(n, slot, frame),
-            Some(kind) => hot.plain_request(n, slot, kind, frame),
-            None => false,
+        hot.plain_frame::<OnRdma>(n, slot, frame)
+    }
+
+    /// A frame off a stream that is a plain message, and lies in a receive slot. False: it is
+    /// not, and nothing changed.
+    #[inline]
+    pub(crate) fn plain_in_slot(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
+        if any_mutant!(self.g) {
+            return false;
         }
+        let mut hot = self.hot();
+        hot.nexuses[n as usize].usual == Usual::OnStream
+            && hot.plain_frame::<OnStream>(n, slot, frame)
+    }
+
+    /// A frame off a stream that is a plain message, and lies in no slot yet: the next free one is
+    /// taken for it, beyond the `kept` ones that are for transport connections without any. False:
+    /// it is not, or there is none, and nothing changed.
+    #[inline(always)]
+    pub(crate) fn plain_off_stream(
+        &mut self,
+        n: u32,
+        frame: &[u8],
+        kept: u32,
+        slots: &mut impl Slots,
+    ) -> bool {
+        let mut hot = self.hot();
+        let nexus = &hot.nexuses[n as usize];
+        if nexus.held > 0 && hot.g.rx_slots.free() <= kept {
+            return false;
+        }
+        let Some(slot) = hot.g.rx_slots.next(hot.slots) else {
+            return false;
+        };
+        if !hot.plain_frame::<OnStream>(n, slot, frame) {
+            return false;
+        }
+        let taken = hot.g.rx_slots.take_row(hot.slots);
+        debug_assert!(taken.as_ref().is_some_and(|(taken, _)| *taken == slot));
+        let Some((_, row)) = taken else { return false };
+        row.usage = SlotUse::Filled;
+        row.nexus = n;
+        hot.nexuses[n as usize].held += 1;
+        slots.slot_mut(SlotId(slot))[..frame.len()].copy_from_slice(frame);
+        true
     }
 
     /// A send completion, if all that is done with it were plain messages' frames. False: the
@@ -119,9 +166,28 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<T: Trace> Hot<'_, T> {
-    /// The nexus's own part of a frame that is taken, out of the first receive of its queue.
+    /// A frame that lies in a receive slot, or is about to, if it is a plain message.
     #[inline(always)]
-    fn frame_in(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
+    fn plain_frame<D: Headers>(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
+        let config = &self.g.config;
+        let limits = Limits {
+            framing: framing::<D>(&self.nexuses[n as usize]),
+            frame_max: config.buffer_size,
+            header_max: config.header_max,
+        };
+        match message_kind(frame) {
+            Some(Kind::MsgRsp) => PlainResponse::<D>::parse_response(frame, limits)
+                .is_some_and(|frame| self.plain_response::<D>(n, slot, &frame)),
+            Some(kind) => PlainRequest::<D>::parse_request(frame, limits)
+                .is_some_and(|frame| self.plain_request::<D>(n, slot, kind, &frame)),
+            None => false,
+        }
+    }
+
+    /// The nexus's own part of a frame that is taken, on RDMA out of the first receive of its
+    /// queue.
+    #[inline(always)]
+    fn frame_in<D: Headers>(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         const ONLINE: NexusState = NexusState::Online;
         const FRAME: nexus::Input = nexus::Input::Frame;
         const _: () = assert!(matches!(
@@ -131,6 +197,14 @@ impl<T: Trace> Hot<'_, T> {
         self.trace
             .transition(0, n, ONLINE as u8, FRAME as u8, ONLINE as u8);
         self.g.counters.frames_received += 1;
+        if counts_receives::<D>() {
+            self.unpost_first(n, slot, sn, credits);
+        }
+    }
+
+    /// The first receive of a queue was used.
+    #[inline(always)]
+    fn unpost_first(&mut self, n: u32, slot: u32, sn: u16, credits: u16) {
         let row = &mut self.slots[slot as usize];
         row.usage = SlotUse::Filled;
         let nexus = &mut self.nexuses[n as usize];
@@ -146,15 +220,19 @@ impl<T: Trace> Hot<'_, T> {
     }
 
     #[inline(always)]
-    fn plain_request(&mut self, n: u32, slot: u32, kind: Kind, frame: &[u8]) -> bool {
-        let config = &self.g.config;
-        let Some(frame) = PlainRequest::parse(frame, config.buffer_size, config.header_max) else {
-            return false;
-        };
+    fn plain_request<D: Headers>(
+        &mut self,
+        n: u32,
+        slot: u32,
+        kind: Kind,
+        frame: &PlainRequest<'_, D>,
+    ) -> bool {
         let receipts = SessionFlags::IMM_READ_RECEIPT | SessionFlags::REQUEST_READ_RECEIPT;
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
-        if frame.session_flags().intersects(receipts) || !nexus.takes(frame.sn(), frame.credits()) {
+        if frame.session_flags().intersects(receipts)
+            || !nexus.takes::<D>(frame.sn(), frame.credits())
+        {
             return false;
         }
         let Some(row) = self.connections.get_mut(c as usize) else {
@@ -183,14 +261,14 @@ impl<T: Trace> Hot<'_, T> {
         row.nexus = n;
         row.serial = frame.serial();
         row.peer_tid = frame.ltid();
-        row.header_at = PlainRequest::LEN;
+        row.header_at = PlainRequest::<D>::LEN;
         row.rx_header_len = frame.header_len();
-        row.data_at = PlainRequest::LEN + frame.header_len();
+        row.data_at = PlainRequest::<D>::LEN + frame.header_len();
         row.data_len = frame.data_len();
         row.flags = arrived(frame.flags());
         self.link_task(c, slot);
         self.first_event(c, slot);
-        self.frame_in(n, slot, frame.sn(), frame.credits());
+        self.frame_in::<D>(n, slot, frame.sn(), frame.credits());
         true
     }
 
@@ -207,12 +285,13 @@ impl<T: Trace> Hot<'_, T> {
     }
 
     #[inline(always)]
-    fn plain_response(&mut self, n: u32, slot: u32, frame: &[u8]) -> bool {
-        let config = &self.g.config;
-        let rx_slots = config.rx_slots;
-        let Some(frame) = PlainResponse::parse(frame, config.buffer_size, config.header_max) else {
-            return false;
-        };
+    fn plain_response<D: Headers>(
+        &mut self,
+        n: u32,
+        slot: u32,
+        frame: &PlainResponse<'_, D>,
+    ) -> bool {
+        let rx_slots = self.g.config.rx_slots;
         let rtid = frame.rtid();
         let t = tid::index(rtid);
         if tid::is_control(rtid) || t < rx_slots {
@@ -231,7 +310,7 @@ impl<T: Trace> Hot<'_, T> {
             && !task.flags.intersects(TaskFlags::SILENT | TaskFlags::EVENTS);
         let c = task.connection;
         let good =
-            frame.status() == 0 && self.nexuses[n as usize].takes(frame.sn(), frame.credits());
+            frame.status() == 0 && self.nexuses[n as usize].takes::<D>(frame.sn(), frame.credits());
         if !asked || !good {
             return false;
         }
@@ -258,13 +337,13 @@ impl<T: Trace> Hot<'_, T> {
         task.flags = flags;
         task.ending = Ending::Good;
         task.answer = slot;
-        task.header_at = PlainResponse::LEN;
+        task.header_at = PlainResponse::<D>::LEN;
         task.rx_header_len = frame.header_len();
-        task.data_at = PlainResponse::LEN + frame.header_len();
+        task.data_at = PlainResponse::<D>::LEN + frame.header_len();
         task.data_len = frame.data_len();
         task.in_segments = false;
         self.first_event(c, t);
-        self.frame_in(n, slot, frame.sn(), frame.credits());
+        self.frame_in::<D>(n, slot, frame.sn(), frame.credits());
         true
     }
 
@@ -272,7 +351,7 @@ impl<T: Trace> Hot<'_, T> {
     /// something is, and nothing changed.
     #[inline(always)]
     fn plain_done(&mut self, n: u32, t: u32) -> bool {
-        if !self.nexuses[n as usize].usual {
+        if self.nexuses[n as usize].usual == Usual::No {
             return false;
         }
         let task = &self.tasks[t as usize];

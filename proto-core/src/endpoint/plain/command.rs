@@ -9,7 +9,7 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::task::{Input, State};
 use crate::table::queue_push;
 use crate::trace::Trace;
-use crate::wire::{Framing, Kind};
+use crate::wire::Kind;
 
 impl<T: Trace> Hot<'_, T> {
     /// Whether a message lies in a slot of the user's, as a whole and within the limits.
@@ -135,8 +135,7 @@ impl<T: Trace> Hot<'_, T> {
         }
         let nexus = &self.nexuses[n as usize];
         let len = u32::from(message.header_len) + message.slot_data;
-        let total = RESPONSE_HEAD + 16 * u32::from(offered) + len;
-        if nexus.framing != Framing::Rdma || total >= nexus.frame_max {
+        if RESPONSE_HEAD + 16 * u32::from(offered) + len >= nexus.frame_max {
             return false;
         }
         let row = &mut self.tasks[t as usize];

@@ -1,9 +1,10 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
+use super::{counts_receives, framing};
 use crate::endpoint::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
-use crate::entries::{SlotUse, Task, TaskFlags};
+use crate::entries::{Nexus, SlotUse, Task, TaskFlags, Usual};
 use crate::ids::{NONE, NexusId, WrId, WrKind};
 use crate::memory::{SegmentSpan, SlotId, Slots, Span};
 use crate::mutant::any_mutant;
@@ -13,28 +14,31 @@ use crate::state::task::{Input, State};
 use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
-use crate::wire::{InlineRequest, InlineResponse, Kind, SessionFlags};
+use crate::wire::{
+    Framing, Headers, InlineRequest, InlineResponse, Kind, OnRdma, OnStream, SessionFlags,
+};
 
 /// A plain message that goes.
 struct Next {
     t: u32,
     kind: Kind,
+    framing: Framing,
     slot: u32,
     header_len: u16,
     data_len: u32,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// The next work of the first ready nexus, if it is what nearly all work is. `None`: it is
-    /// not, and nothing was posted.
+    /// The next work of the first ready nexus, if it is what nearly all work on RDMA is. `None`: it
+    /// is not, and nothing was posted.
     #[inline(always)]
     pub(crate) fn plain_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if any_mutant!(self.g) {
             return None;
         }
         let nexus = self.nexus(n);
-        debug_assert!(!nexus.usual || nexus.is_usual());
-        if !nexus.usual {
+        debug_assert!(nexus.usual == Usual::No || nexus.usual == nexus.find_usual());
+        if nexus.usual != Usual::OnRdma {
             return None;
         }
         if nexus.may_want_receive() {
@@ -46,41 +50,62 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return None;
             }
         }
-        self.plain_send(n, slots)
+        self.plain_send::<OnRdma>(n, slots)
+    }
+
+    /// The same on streams, which need no receives.
+    #[inline(always)]
+    pub(crate) fn stream_work(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+        if any_mutant!(self.g) || self.nexus(n).usual != Usual::OnStream {
+            return None;
+        }
+        self.plain_send::<OnStream>(n, slots)
     }
 
     /// The next frame of a plain message.
     #[inline(always)]
-    fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
+    fn plain_send<D: Headers>(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         let nexus = self.nexus(n);
-        if nexus.tx_credits < ANSWER_CREDITS {
+        if counts_receives::<D>() && nexus.tx_credits < ANSWER_CREDITS {
             return None;
         }
+        let framing = framing::<D>(nexus);
         let c = nexus.tx_head;
         let mut hot = self.hot();
-        let next = hot.next_plain(n, c)?;
+        let next = hot.next_plain::<D>(n, c, framing)?;
         let at = hot.g.config.headroom();
         let bytes = slots.slot_mut(SlotId(next.slot));
         let start = if next.kind == Kind::MsgRsp {
-            hot.write_response(n, c, &next, bytes, at)
+            hot.write_response::<D>(n, c, &next, bytes, at)
         } else {
-            hot.write_request(n, c, &next, bytes, at)
+            hot.write_request::<D>(n, c, &next, bytes, at)
         };
-        let end = at as u32 + u32::from(next.header_len) + next.data_len;
+        let data_at = at as u32 + u32::from(next.header_len);
+        let end = data_at + next.data_len;
         let (slot, offset, len) = (next.slot, start as u32, end - start as u32);
         let wr = hot.push_frame(n, next.t, len);
-        let last = hot.leave_round(n, c);
+        let last = hot.leave_round::<D>(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
         let signaled = last || self.sent_with_more(n, c);
         self.check_foreseen(n, slots);
+        // On two streams the data goes on the second.
+        let split = if framing == Framing::TcpDual {
+            data_at
+        } else {
+            end
+        };
         Some(Work::Send {
             nexus,
             wr,
-            head: Span { slot, offset, len },
+            head: Span {
+                slot,
+                offset,
+                len: split - offset,
+            },
             tail: Span {
                 slot,
-                offset: end,
-                len: 0,
+                offset: split,
+                len: end - split,
             },
             data: SegmentSpan::EMPTY,
             signaled,
@@ -128,7 +153,7 @@ impl<T: Trace> Hot<'_, T> {
             self.slots[last as usize].next_free = slot;
         }
         if nexus.batch_left == 0 {
-            self.leave_ready(n);
+            self.leave_ready::<OnRdma>(n);
         }
         Some(Work::Recv {
             nexus: id,
@@ -139,9 +164,10 @@ impl<T: Trace> Hot<'_, T> {
 
     /// Takes a nexus, the first of the ready ones, off their list if it has nothing more to do.
     #[inline(always)]
-    fn leave_ready(&mut self, n: u32) {
+    fn leave_ready<D: Headers>(&mut self, n: u32) {
         let nexus = &mut self.nexuses[n as usize];
-        if nexus.tx_head == NONE && !nexus.may_need_receives() {
+        let receives = counts_receives::<D>() && nexus.may_need_receives();
+        if nexus.tx_head == NONE && !receives {
             nexus.in_ready = false;
             self.g.transport(nexus.transport).ready.head = nexus.ready_next;
         }
@@ -150,12 +176,13 @@ impl<T: Trace> Hot<'_, T> {
     /// The plain message that a connection is to send next, if nothing goes before it and nothing
     /// is in its way.
     #[inline(always)]
-    fn next_plain(&mut self, n: u32, c: u32) -> Option<Next> {
+    fn next_plain<D: Headers>(&mut self, n: u32, c: u32, framing: Framing) -> Option<Next> {
         let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
-        let scarce = self.nexuses[n as usize].tx_credits < REQUEST_CREDITS;
+        let scarce =
+            counts_receives::<D>() && self.nexuses[n as usize].tx_credits < REQUEST_CREDITS;
         let answer = row.rsp_head != NONE;
         let response = row.req_head == NONE || ((row.rsp_turn || scarce) && answer);
         if scarce && !response {
@@ -184,6 +211,7 @@ impl<T: Trace> Hot<'_, T> {
         Some(Next {
             t,
             kind: if response { Kind::MsgRsp } else { task.kind },
+            framing,
             slot: task.slot,
             header_len: task.header_len,
             data_len: task.slot_data,
@@ -192,12 +220,20 @@ impl<T: Trace> Hot<'_, T> {
 
     /// Writes a request's headers into its slot, to end at `at`, and says where they start.
     #[inline(always)]
-    fn write_request(&mut self, n: u32, c: u32, next: &Next, bytes: &mut [u8], at: usize) -> usize {
+    fn write_request<D: Headers>(
+        &mut self,
+        n: u32,
+        c: u32,
+        next: &Next,
+        bytes: &mut [u8],
+        at: usize,
+    ) -> usize {
         let t = next.t;
         self.step(t, State::Queued, Input::Post);
         self.g.counters.requests_sent += 1;
-        let mut front = InlineRequest::new(bytes, at);
-        front.message(next.kind, next.header_len, next.data_len);
+        let mut front = InlineRequest::<D>::new(bytes, at);
+        front.kind(next.kind);
+        front.lengths(next.framing, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
         front.id(tid::of_task(t, task.generation));
         // The outcome of a one-way is its completion here, and libxio's says so to the peer.
@@ -215,14 +251,14 @@ impl<T: Trace> Hot<'_, T> {
         front.session(row.peer_session, row.serial, row.req_sn, ack_sn);
         row.serial += 1;
         row.req_sn = row.req_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
+        let (sn, ack_sn, credits) = number::<D>(&mut self.nexuses[n as usize]);
         front.transport(sn, ack_sn, credits);
-        at - InlineRequest::LEN
+        at - InlineRequest::<D>::LEN
     }
 
     /// The same for a response.
     #[inline(always)]
-    fn write_response(
+    fn write_response<D: Headers>(
         &mut self,
         n: u32,
         c: u32,
@@ -233,9 +269,10 @@ impl<T: Trace> Hot<'_, T> {
         let t = next.t;
         self.step(t, State::Answering, Input::Post);
         self.g.counters.responses_sent += 1;
-        let mut front = InlineResponse::new(bytes, at);
+        let mut front = InlineResponse::<D>::new(bytes, at);
+        front.lengths(next.framing, next.header_len, next.data_len);
         let task = &mut self.tasks[t as usize];
-        front.message(task.status, next.header_len, next.data_len);
+        front.status(task.status);
         front.ids(task.peer_tid, tid::of_task(t, task.generation));
         task.flags = task.flags.difference(TaskFlags::QUEUED) | TaskFlags::ON_QUEUE;
         task.work += 1;
@@ -245,15 +282,15 @@ impl<T: Trace> Hot<'_, T> {
         let ack_sn = row.rsp_expected.wrapping_sub(1);
         front.session(row.peer_session, task.serial, row.rsp_sn, ack_sn);
         row.rsp_sn = row.rsp_sn.wrapping_add(1);
-        let (sn, ack_sn, credits) = self.nexuses[n as usize].number_rdma();
+        let (sn, ack_sn, credits) = number::<D>(&mut self.nexuses[n as usize]);
         front.transport(sn, ack_sn, credits);
-        at - InlineResponse::LEN
+        at - InlineResponse::<D>::LEN
     }
 
     /// After a frame: a connection that has nothing more to send leaves its nexus's round, and
     /// the frame is signalled. False: it has more.
     #[inline(always)]
-    fn leave_round(&mut self, n: u32, c: u32) -> bool {
+    fn leave_round<D: Headers>(&mut self, n: u32, c: u32) -> bool {
         let row = &mut self.connections[c as usize];
         if (row.req_head & row.rsp_head) != NONE {
             return false;
@@ -262,8 +299,18 @@ impl<T: Trace> Hot<'_, T> {
         let nexus = &mut self.nexuses[n as usize];
         nexus.tx_head = row.tx_next;
         nexus.sq_unsignaled = 0;
-        self.leave_ready(n);
+        self.leave_ready::<D>(n);
         true
+    }
+}
+
+/// The transport's numbers of the next frame.
+#[inline(always)]
+fn number<D: Headers>(nexus: &mut Nexus) -> (u16, u16, u16) {
+    if counts_receives::<D>() {
+        nexus.number_rdma()
+    } else {
+        nexus.number_stream()
     }
 }
 

@@ -60,8 +60,8 @@ pub(super) fn request(bytes: &[u8], framing: Framing, parsed: &Request<'_>) -> V
     );
     assert!(reparsed.in_sges().eq(parsed.in_sges()));
     assert!(reparsed.out_sges().eq(parsed.out_sges()));
-    if counts {
-        inline::request(&again, parsed);
+    if counts || framing != Framing::Rdma {
+        inline::request(&again, framing, parsed);
     }
     again
 }
@@ -95,8 +95,8 @@ pub(super) fn response(bytes: &[u8], framing: Framing, parsed: &Response<'_>) ->
     );
     assert!(reparsed.write_lens().eq(parsed.write_lens()));
     assert!(reparsed.sges().eq(parsed.sges()));
-    if counts {
-        inline::response(&again, parsed);
+    if counts || framing != Framing::Rdma {
+        inline::response(&again, framing, parsed);
     }
     again
 }

@@ -4,13 +4,24 @@ use super::*;
 
 /// Whatever the recognisers of plain frames take, the general parser takes with the same values.
 pub(super) fn agree_with_parser(bytes: &[u8], framing: Framing) {
-    if framing != Framing::Rdma {
-        return;
+    match framing.dialect() {
+        Dialect::Rdma => agree::<OnRdma>(bytes, framing),
+        Dialect::Tcp => agree::<OnStream>(bytes, framing),
     }
-    let (frame_max, header_max) = (BOUNDS.frame_max, BOUNDS.header_max);
+}
+
+const fn limits(framing: Framing) -> Limits {
+    Limits {
+        framing,
+        frame_max: BOUNDS.frame_max,
+        header_max: BOUNDS.header_max,
+    }
+}
+
+fn agree<D: Headers>(bytes: &[u8], framing: Framing) {
     match message_kind(bytes) {
         Some(Kind::MsgRsp) => {
-            let Some(plain) = PlainResponse::parse(bytes, frame_max, header_max) else {
+            let Some(plain) = PlainResponse::<D>::parse_response(bytes, limits(framing)) else {
                 return;
             };
             let general = Response::parse_any(bytes, framing, &BOUNDS).expect("taken as plain");
@@ -27,10 +38,10 @@ pub(super) fn agree_with_parser(bytes: &[u8], framing: Framing) {
                 (head.header_len, head.data_len)
             );
             assert_eq!((head.op, head.pad_len), (Op::Send, 0));
-            assert_eq!(general.header_at, PlainResponse::LEN);
+            assert_eq!(general.header_at, PlainResponse::<D>::LEN);
         }
         Some(kind) => {
-            let Some(plain) = PlainRequest::parse(bytes, frame_max, header_max) else {
+            let Some(plain) = PlainRequest::<D>::parse_request(bytes, limits(framing)) else {
                 return;
             };
             let general = Request::parse_any(bytes, framing, &BOUNDS).expect("taken as plain");
@@ -53,7 +64,7 @@ pub(super) fn agree_with_parser(bytes: &[u8], framing: Framing) {
             assert_eq!(plain.ltid(), head.ltid);
             assert_eq!((head.in_op, head.out_op), (Op::Send, Op::Send));
             assert_eq!((head.in_sges, head.out_sges, head.pad_len), (0, 0, 0));
-            assert_eq!(general.header_at, PlainRequest::LEN);
+            assert_eq!(general.header_at, PlainRequest::<D>::LEN);
         }
         None => {}
     }
@@ -70,18 +81,27 @@ fn is_plain(session: &SessionFields) -> bool {
 
 /// Writes a request's headers in place, if they are of that kind: as in `again`, which the general
 /// encoder wrote.
-pub(super) fn request(again: &[u8], parsed: &Request<'_>) {
+pub(super) fn request(again: &[u8], framing: Framing, parsed: &Request<'_>) {
     let (session, head) = (&parsed.session, &parsed.head);
     let plain = parsed.kind.is_application()
         && (head.in_op, head.out_op) == (Op::Send, Op::Send)
         && head.in_sges + head.out_sges + head.pad_len == 0
         && is_plain(session);
-    if !plain {
-        return;
+    if plain {
+        match framing.dialect() {
+            Dialect::Rdma => same_request::<OnRdma>(again, framing, parsed),
+            Dialect::Tcp => same_request::<OnStream>(again, framing, parsed),
+        }
     }
-    let mut buf = std::vec![0xa5; InlineRequest::LEN];
-    let mut front = InlineRequest::new(&mut buf, InlineRequest::LEN);
-    front.message(parsed.kind, head.header_len, head.data_len as u32);
+}
+
+fn same_request<D: Headers>(again: &[u8], framing: Framing, parsed: &Request<'_>) {
+    let (session, head) = (&parsed.session, &parsed.head);
+    let len = InlineRequest::<D>::LEN;
+    let mut buf = std::vec![0xa5; len];
+    let mut front = InlineRequest::<D>::new(&mut buf, len);
+    front.kind(parsed.kind);
+    front.lengths(framing, head.header_len, head.data_len as u32);
     front.session(
         session.dest_session,
         session.serial,
@@ -91,22 +111,31 @@ pub(super) fn request(again: &[u8], parsed: &Request<'_>) {
     front.flags(session.flags, head.flags);
     front.transport(head.sn, head.ack_sn, head.credits);
     front.id(head.ltid);
-    assert_eq!(buf, again[..InlineRequest::LEN]);
+    assert_eq!(buf, again[..len]);
 }
 
 /// The same for a response.
-pub(super) fn response(again: &[u8], parsed: &Response<'_>) {
+pub(super) fn response(again: &[u8], framing: Framing, parsed: &Response<'_>) {
     let (session, head) = (&parsed.session, &parsed.head);
     let plain = parsed.kind == Kind::MsgRsp
         && (head.op, head.pad_len) == (Op::Send, 0)
         && session.flags == SessionFlags::RECEIPT_LAST
         && is_plain(session);
-    if !plain {
-        return;
+    if plain {
+        match framing.dialect() {
+            Dialect::Rdma => same_response::<OnRdma>(again, framing, parsed),
+            Dialect::Tcp => same_response::<OnStream>(again, framing, parsed),
+        }
     }
-    let mut buf = std::vec![0xa5; InlineResponse::LEN];
-    let mut front = InlineResponse::new(&mut buf, InlineResponse::LEN);
-    front.message(head.status, head.header_len, head.data_len as u32);
+}
+
+fn same_response<D: Headers>(again: &[u8], framing: Framing, parsed: &Response<'_>) {
+    let (session, head) = (&parsed.session, &parsed.head);
+    let len = InlineResponse::<D>::LEN;
+    let mut buf = std::vec![0xa5; len];
+    let mut front = InlineResponse::<D>::new(&mut buf, len);
+    front.lengths(framing, head.header_len, head.data_len as u32);
+    front.status(head.status);
     front.session(
         session.dest_session,
         session.serial,
@@ -115,17 +144,23 @@ pub(super) fn response(again: &[u8], parsed: &Response<'_>) {
     );
     front.transport(head.sn, head.ack_sn, head.credits);
     front.ids(head.rtid, head.ltid);
-    assert_eq!(buf, again[..InlineResponse::LEN]);
+    assert_eq!(buf, again[..len]);
 }
 
 #[test]
 fn vectors_of_small_messages_are_plain() {
-    let taken = |name: &str| {
+    fn taken<D: Headers>(name: &str, framing: Framing) -> bool {
         let frame = vectors::get(name);
-        let (max, header) = (BOUNDS.frame_max, BOUNDS.header_max);
-        PlainRequest::parse(&frame, max, header).is_some()
-            || PlainResponse::parse(&frame, max, header).is_some()
-    };
-    assert!(taken("rdma msg_req inline"));
-    assert!(taken("rdma msg_rsp inline"));
+        PlainRequest::<D>::parse_request(&frame, limits(framing)).is_some()
+            || PlainResponse::<D>::parse_response(&frame, limits(framing)).is_some()
+    }
+    assert!(taken::<OnRdma>("rdma msg_req inline", Framing::Rdma));
+    assert!(taken::<OnRdma>("rdma msg_rsp inline", Framing::Rdma));
+    assert!(taken::<OnStream>(
+        "single msg_req inline",
+        Framing::TcpSingle
+    ));
+    assert!(taken::<OnStream>("dual msg_req inline", Framing::TcpDual));
+    assert!(taken::<OnStream>("dual msg_rsp inline", Framing::TcpDual));
+    assert!(taken::<OnStream>("dual one_way_req", Framing::TcpDual));
 }

@@ -42,7 +42,16 @@ pub(super) fn plan_and_complete(part: &[u8], framing: Framing) {
         return;
     };
     assert!(len <= BOUNDS.frame_max as usize);
-    let Ok(plan) = stream_plan(part, framing, kind, &BOUNDS) else {
+    let plan = stream_plan(part, framing, kind, &BOUNDS);
+    if framing == Framing::TcpDual {
+        let rest = message_kind(part).and_then(|kind| plain_rest(kind, part, &BOUNDS));
+        let rest = rest.map(|data_inline| StreamPlan {
+            data_inline,
+            payload: 0,
+        });
+        assert!(rest.is_none_or(|rest| plan == Ok(rest)), "the short way");
+    }
+    let Ok(plan) = plan else {
         return;
     };
     if !kind.is_numbered() {
@@ -197,4 +206,18 @@ fn connect_messages() {
     }
     // The pad is not looked at.
     assert!(ConnectMessage::parse(&[0, 0, 0, 1, 0, 0, 9, 9]).is_ok());
+}
+
+#[test]
+fn plain_messages_on_two_streams_are_planned_in_short() {
+    for name in ["dual msg_req inline", "dual msg_rsp inline"] {
+        let bytes = vectors::get(name);
+        let part = control_part(&bytes, Framing::TcpDual);
+        let kind = message_kind(part).expect("a message");
+        let rest = (bytes.len() - part.len()) as u32;
+        assert_eq!(plain_rest(kind, part, &BOUNDS), Some(rest), "{name}");
+        // A part that is cut short is not.
+        let cut = &part[..part.len() - 1];
+        assert_eq!(plain_rest(kind, cut, &BOUNDS), None, "{name}");
+    }
 }
