@@ -2,3 +2,5 @@
 //! `DEFECTS.md` say which is for which.
 
 mod map;
+mod teardown;
+mod users;
