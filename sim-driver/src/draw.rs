@@ -79,7 +79,7 @@ impl Manner {
             config.provide_timeout = short();
             config.drain_timeout = short();
         }
-        config.min_grant = rng.pick(&[4, 5, 8, 16]);
+        config.min_grant = rng.pick(&[5, 6, 8, 16]);
         config.rq_depth = rng.pick(&[16, 64, 256]);
         config.inline_data_max = rng.pick(&[256, 1024, 8192]);
         config.rx_slots = rng.pick(&[256, 512, 1024]);
@@ -96,7 +96,7 @@ impl Manner {
             limits = NicLimits::tiny(rng);
             limits.srq_depth = 0;
             limits.rq_depth = limits.rq_depth.max(u32::from(node.config.min_grant) + 2);
-            node.config.rx_slots = rng.range(64, 128) as u32;
+            node.config.rx_slots = rng.range(32, 128) as u32;
             node.config.tx_slots = rng.range(12, 32) as u32;
             node.counts.tasks = rng.range(8, 64) as usize;
             node.counts.nexuses = rng.range(4, 8) as usize;

@@ -133,7 +133,7 @@ sites! {
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
     /// The peer sends a frame that it must not send.
-    Garbled = "garbled", Harsh, 2_000;
+    Garbled = "garbled", Harsh, 8_000;
     /// A stream is reset.
     Reset = "reset", Harsh, 5_000;
     /// A stream's connect is refused.

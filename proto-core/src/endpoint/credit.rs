@@ -26,8 +26,17 @@ const SLACK: u16 = 1;
 /// who holds one message does not cost the peer its credit.
 const RESERVE: u16 = 2;
 
-/// Credits that data needs: the last is the NOP's, the one before it is for control frames.
-pub(crate) const DATA_CREDITS: u16 = 3;
+/// Credits that answers and control frames need: the last is the NOP's.
+pub(crate) const ANSWER_CREDITS: u16 = 2;
+
+/// Credits that requests and one-ways need. Each stays in its receive until the peer's user is done
+/// with it, for which the peer may need to answer it, and credits for that. Were all receives of
+/// both sides full of requests, neither could answer ever again.
+pub(crate) const REQUEST_CREDITS: u16 = 4;
+
+/// Receives that are posted however many messages the user holds: with the one that is never
+/// granted as many as are left after a request, which are the answers' to come.
+const FLOOR: u16 = SLACK + REQUEST_CREDITS - 1;
 
 /// Completions that receives leave to each nexus's sends.
 pub(crate) const SENDS: u32 = 4;
@@ -42,7 +51,7 @@ impl Nexus {
         self.recv_low = target.saturating_sub(batch(target));
         self.share_left = BATCH_MAX;
         self.set_batch(0);
-        self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
+        self.grant_quiet = (REQUEST_CREDITS - 1).max(target / 2);
     }
 
     /// Whether receives are to be posted, as far as the target tells.
@@ -59,7 +68,7 @@ impl Nexus {
         self.recv_quiet = if left > 0 {
             u16::MAX
         } else {
-            self.recv_low.max(self.recv_target / 2)
+            self.recv_low.max(self.recv_target / 2).max(FLOOR - 1)
         };
     }
 
@@ -88,9 +97,8 @@ impl Nexus {
     #[inline(always)]
     fn batch_due(&self) -> bool {
         let have = self.receives();
-        have < self.recv_target
-            && self.framing == Framing::Rdma
-            && (have <= self.recv_low || self.posted <= self.recv_target / 2)
+        let few = have <= self.recv_low || self.posted <= self.recv_target / 2;
+        ((have < self.recv_target && few) || self.posted < FLOOR) && self.framing == Framing::Rdma
     }
 
     /// Begins a batch of receives if one is due, and the share that was last worked out is good
@@ -113,7 +121,8 @@ impl Nexus {
     /// Receives to be posted until there are as many as aimed at.
     #[inline(always)]
     fn receives_missing(&self) -> u16 {
-        self.recv_target.saturating_sub(self.receives())
+        let missing = self.recv_target.saturating_sub(self.receives());
+        missing.max(FLOOR.saturating_sub(self.posted))
     }
 
     /// Receives posted, and slots held beyond what may be held without a receive less.
@@ -428,7 +437,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.tx_credits = sum;
         if !row.peer_granted {
             row.peer_granted = true;
-            row.peer_grant_small = credits <= DATA_CREDITS;
+            row.peer_grant_small = credits <= REQUEST_CREDITS;
         }
         self.look_again(n);
         Ok(())
@@ -448,7 +457,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // are no NOPs are answered so, or two idle peers would never stop. As a NOP grants all there
         // is, the one credit that it takes itself never makes the other side owe one, unless there
         // is so little that the peer cannot send data anyway: then it is not told.
-        let starved = row.granted < DATA_CREDITS && row.granted + row.grantable() > DATA_CREDITS;
+        let all = row.granted + row.grantable();
+        let lacks = |needed| row.granted < needed && all > needed;
+        let starved = lacks(ANSWER_CREDITS) || lacks(REQUEST_CREDITS);
         let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
         (starved || few) && row.grantable() > 0
     }
@@ -461,9 +472,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = &mut tables.nexuses[n as usize];
         nexus.posted -= 1;
         self.g.transport(nexus.transport).cq_used -= 1;
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         let tables = self.s.tables();
         let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
         if nexus.rq_head == slot {

@@ -154,7 +154,7 @@ pub(crate) struct Globals {
     /// Connections whose user waits for a task or slot.
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
-    pub(crate) slot_waiters: u32,
+    pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
     pub(crate) waits: bool,
     /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
@@ -283,7 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session_events: Queue::EMPTY,
             rare_events: false,
             blocked: Queue::EMPTY,
-            slot_waiters: 0,
+            slot_line: Queue::EMPTY,
             waits: false,
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
@@ -499,9 +499,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot < self.g.config.rx_slots {
             self.offer_slots();
         }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         self.wake_blocked();
     }
 }
@@ -516,7 +514,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("tx_slots", config.tx_slots.into(), 8)?;
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
-    at_least("min_grant", config.min_grant.into(), 4)?;
+    at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;

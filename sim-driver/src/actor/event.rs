@@ -250,54 +250,8 @@ impl Actor {
                 private,
                 ..
             } => self.session_request(core, desk, session, peer.ip(), (uri, private)),
-            Event::Established {
-                connection,
-                session,
-                message,
-                private,
-                ..
-            } => {
-                let line = self.line_of(connection);
-                let root = self.root_of_session(session);
-                let l = &mut self.lines[line as usize];
-                l.established = true;
-                l.stirred = at;
-                match l.side {
-                    Some(side) => desk.ledger.take(at, Fact::Established { side }),
-                    None => l.root = root,
-                }
-                let (client, asker) = (l.is_client(), l.asker.take());
-                if let Some(message) = message {
-                    self.check_welcome(desk, line, private);
-                    self.release(core, desk, message);
-                }
-                if let Some(place) = asker {
-                    self.tell_joined(desk, place);
-                }
-                if client {
-                    self.grow(core, desk, line, session);
-                    self.wake(desk, at + self.mix.idle);
-                }
-                self.pump(core, desk, line);
-            }
-            Event::ConnectFailed {
-                connection,
-                reason,
-                message,
-                private,
-                ..
-            } => {
-                let line = self.line_of(connection);
-                if let Some(side) = self.lines[line as usize].side {
-                    desk.ledger.take(at, Fact::ConnectFailed { side });
-                }
-                if let Reason::Rejected(code) = reason {
-                    self.check_rejection(desk, line, code, message.map(|_| private));
-                }
-                if let Some(message) = message {
-                    self.release(core, desk, message);
-                }
-            }
+            Event::Established { .. } => self.established(core, desk, event),
+            Event::ConnectFailed { .. } => self.connect_failed(core, desk, event),
             Event::Portals {
                 connection,
                 list,
@@ -335,6 +289,65 @@ impl Actor {
                 self.region_event(desk, event);
             }
             ref other => self.sense(desk, format!("an event nobody knows: {other:?}")),
+        }
+    }
+
+    fn established(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
+        let Event::Established {
+            connection,
+            session,
+            message,
+            private,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let at = desk.env.now();
+        let line = self.line_of(connection);
+        let root = self.root_of_session(session);
+        let l = &mut self.lines[line as usize];
+        l.established = true;
+        l.stirred = at;
+        match l.side {
+            Some(side) => desk.ledger.take(at, Fact::Established { side }),
+            None => l.root = root,
+        }
+        let (client, asker) = (l.is_client(), l.asker.take());
+        if let Some(message) = message {
+            self.check_welcome(desk, line, private);
+            self.release(core, desk, message);
+        }
+        if let Some(place) = asker {
+            self.tell_joined(desk, place);
+        }
+        if client {
+            self.grow(core, desk, line, session);
+            self.wake(desk, at + self.mix.idle);
+        }
+        self.pump(core, desk, line);
+    }
+
+    fn connect_failed(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
+        let Event::ConnectFailed {
+            connection,
+            reason,
+            message,
+            private,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let (at, line) = (desk.env.now(), self.line_of(connection));
+        if let Some(side) = self.lines[line as usize].side {
+            desk.ledger.take(at, Fact::ConnectFailed { side });
+        }
+        if let Reason::Rejected(code) = reason {
+            self.check_rejection(desk, line, code, message.map(|_| private));
+        }
+        if let Some(message) = message {
+            self.release(core, desk, message);
         }
     }
 }

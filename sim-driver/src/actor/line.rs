@@ -262,7 +262,12 @@ impl Actor {
         };
         l.closing_asked = true;
         // Who has no patience does not wait for the close either.
-        if l.patience > 0 && l.closing != Closing::Abort && self.rng.flip() {
+        let sudden = l.patience == 0 && self.rng.chance(self.mix.curt);
+        if let (true, Some(side)) = (sudden, l.side) {
+            l.patience = self.rng.spread(1_000, 2_000_000);
+            desk.ledger.take(desk.env.now(), Fact::Doomed { side });
+        }
+        if l.patience > 0 && l.closing != Closing::Abort && (sudden || self.rng.flip()) {
             let after = self.rng.spread(1, 2 * l.patience);
             l.aborts_at = desk.env.now() + after;
             let at = l.aborts_at;
@@ -330,7 +335,8 @@ impl Actor {
         } else {
             self.mix.small
         };
-        let len = self.rng.spread(1, most.max(1).into()) as u32;
+        let least = if self.rng.flip() { 1 } else { most / 2 };
+        let len = self.rng.spread(least.max(1).into(), most.max(1).into()) as u32;
         parcel.into = desk.memory().allocate(len, rights);
         match parcel.into {
             Some(buffer) => {

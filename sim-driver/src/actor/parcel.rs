@@ -87,8 +87,11 @@ impl Actor {
     }
 
     fn length(&mut self, room: u64, inline: u32) -> u32 {
-        let large = self.rng.chance(self.mix.large_ppm);
-        let most = if large {
+        // Who is offered much room may be asked for much.
+        if room != u64::MAX && room > inline.into() && self.rng.flip() {
+            return self.rng.range(room / 2, room) as u32;
+        }
+        let most = if self.rng.chance(self.mix.large_ppm) {
             self.mix.large
         } else {
             self.mix.small.min(inline)

@@ -150,10 +150,7 @@ impl Actor {
         line: u32,
     ) -> Option<bool> {
         let l = &self.lines[line as usize];
-        let (id, side) = (l.id?, l.side?);
-        if !l.established {
-            return None;
-        }
+        let (id, side) = l.established.then_some((l.id?, l.side?))?;
         let info = core.info(id).ok()?;
         if info.framing != xio_proto::wire::Framing::Rdma {
             return None;
@@ -162,27 +159,11 @@ impl Actor {
         let (region, cell, memory) = self.post.borrow_mut().occupy(number)?;
         let write = self.rng.flip();
         let len = self.rng.range(1, Post::CELL) as u32;
-        let rights = if write {
-            Rights::LOCAL_READ
-        } else {
-            Rights::LOCAL_WRITE
-        };
-        let Some(buffer) = desk.memory().allocate(len, rights) else {
+        let Some((buffer, digest)) = self.direct_buffer(desk, write, len, memory.addr) else {
             self.post
                 .borrow_mut()
                 .leave(number, region, cell, Cell::Free);
             return None;
-        };
-        desk.memory().hold(buffer.lkey);
-        let digest = if write {
-            let filler = self.rng.next();
-            let bytes = desk.memory().user_mut(buffer.segment());
-            super::parcel::fill(bytes, filler);
-            let mut digest = Digest::new();
-            digest.update(bytes);
-            digest.value()
-        } else {
-            digest_of_pattern(memory.addr, len)
         };
         let message = desk.ledger.number_message(side, Class::Direct);
         let target = Target {
@@ -224,7 +205,6 @@ impl Actor {
                 return Some(self.refused(desk, line, error));
             }
         };
-        let at = desk.env.now();
         let taken = Fact::Taken {
             message,
             digest,
@@ -234,12 +214,43 @@ impl Actor {
             receipt: false,
             deadline: due,
         };
-        desk.ledger.take(at, taken);
-        let object = Object::Actor(desk.number);
-        desk.env
-            .record(desk.number, object, Act::UserCommand, message, len.into());
+        Self::note_direct(desk, message, len, taken);
         self.sent(desk, line, task);
         Some(true)
+    }
+
+    fn note_direct(desk: &mut Desk<'_>, message: u64, len: u32, taken: Fact) {
+        let (at, number) = (desk.env.now(), desk.number);
+        desk.ledger.take(at, taken);
+        let object = Object::Actor(number);
+        desk.env
+            .record(number, object, Act::UserCommand, message, len.into());
+    }
+
+    /// Memory for a direct READ or WRITE, and the digest of what is to be in it afterwards.
+    fn direct_buffer(
+        &mut self,
+        desk: &mut Desk<'_>,
+        write: bool,
+        len: u32,
+        remote: u64,
+    ) -> Option<(Buffer, u64)> {
+        let rights = if write {
+            Rights::LOCAL_READ
+        } else {
+            Rights::LOCAL_WRITE
+        };
+        let buffer = desk.memory().allocate(len, rights)?;
+        desk.memory().hold(buffer.lkey);
+        if !write {
+            return Some((buffer, digest_of_pattern(remote, len)));
+        }
+        let filler = self.rng.next();
+        let bytes = desk.memory().user_mut(buffer.segment());
+        super::parcel::fill(bytes, filler);
+        let mut digest = Digest::new();
+        digest.update(bytes);
+        Some((buffer, digest.value()))
     }
 
     /// A direct READ or WRITE ended: were the bytes moved?

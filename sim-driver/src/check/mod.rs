@@ -558,7 +558,12 @@ impl Ledger {
         // endpoint itself does so when its user was not asked in time, as the outcome must say then.
         let request = m.class == Class::Request;
         let hollow = request && m.turned_away.is_none() && code == 0 && !m.delivered;
-        self.messages[message as usize].hollow_receipt = hollow;
+        let slot = &mut self.messages[message as usize];
+        slot.hollow_receipt = hollow;
+        // Its sender heard that nobody got it.
+        if code == TIMEOUT && !m.delivered {
+            slot.turned_away = Some(code);
+        }
         let refused = request && m.turned_away.is_some();
         if !agrees && !refused && !hollow {
             let text = format!(

@@ -169,6 +169,35 @@ fn sender_and_receiver_agree() {
     assert_eq!(checks(&ledger), [Check::Agreement]);
 }
 
+fn receipt(ledger: &mut Ledger, class: Class, code: u32, outcome: Outcome) -> Vec<Check> {
+    let message = send(ledger, class);
+    ledger.messages[message as usize].receipt = true;
+    let next = send(ledger, Class::OneWay);
+    ledger.take(2, deliver(next));
+    ledger.take(3, end(next, Outcome::Sent));
+    ledger.take(3, Fact::ReceiptCame { message, code });
+    ledger.take(3, end(message, outcome));
+    ledger.finish(4);
+    let breaches = ledger.breaches().iter();
+    let its_own = breaches.filter(|breach| breach.text.contains(&format!("message {message}")));
+    its_own.map(|breach| breach.check).collect()
+}
+
+/// A message that its receiver's user was not asked about in time.
+#[test]
+fn receipts_of_what_nobody_got_must_say_so() {
+    let one_way = |code| receipt(&mut ledger().0, Class::Receipted, code, Outcome::Receipt);
+    assert_eq!(one_way(TIMEOUT), [], "it says so itself");
+    assert_eq!(one_way(0), [Check::Agreement, Check::Agreement]);
+    let request = |outcome| receipt(&mut ledger().0, Class::Request, 0, outcome);
+    let heard = |outcome| request(outcome).contains(&Check::Agreement);
+    assert!(
+        heard(Outcome::Answered),
+        "the answer says so, or nothing does"
+    );
+    assert!(heard(Outcome::Unknown));
+}
+
 #[test]
 fn buffers_come_back_once_and_not_early() {
     let (mut ledger, message) = ledger();
