@@ -157,6 +157,8 @@ pub struct Rig {
     pub steps: [Vec<Control>; 2],
     /// What was posted, in order.
     pub posted: [Vec<Work>; 2],
+    /// Frames that came to a side when it had no receive for them.
+    pub unready: [u64; 2],
     /// Rows that were free at the start.
     pub free: [FreeRows; 2],
     /// Connections that the first side asked for.
@@ -171,6 +173,22 @@ pub fn name(work: &Work) -> (NexusId, WrId) {
         | Work::Send { nexus, wr, .. }
         | Work::Read { nexus, wr, .. }
         | Work::Write { nexus, wr, .. } => (nexus, wr),
+    }
+}
+
+/// The queue pair that a step is about.
+pub fn of(control: &Control) -> Option<NexusId> {
+    match *control {
+        Control::ResolveAddress { nexus, .. }
+        | Control::ResolveRoute { nexus, .. }
+        | Control::CreateQueuePair { nexus }
+        | Control::Connect { nexus, .. }
+        | Control::Accept { nexus, .. }
+        | Control::Reject { nexus, .. }
+        | Control::Disconnect { nexus }
+        | Control::Drain { nexus }
+        | Control::Destroy { nexus } => Some(nexus),
+        _ => None,
     }
 }
 
@@ -223,6 +241,7 @@ impl Rig {
             log: [Vec::new(), Vec::new()],
             steps: [Vec::new(), Vec::new()],
             posted: [Vec::new(), Vec::new()],
+            unready: [0; 2],
             free,
             dialed: Vec::new(),
             ends: [End::default(), End::default()],
@@ -417,12 +436,27 @@ impl Rig {
         let qp = self.nexus(i).index();
         let taken = !self.receives_of(i, qp).is_empty();
         if taken {
-            self.ends[i].queue_pairs[qp]
-                .arrived
-                .push_back(frame.to_vec());
-            self.deliver(i, qp, 1);
+            let queue_pair = &mut self.ends[i].queue_pairs[qp];
+            let waiting = std::mem::take(&mut queue_pair.arrived);
+            queue_pair.arrived.push_back(frame.to_vec());
+            self.arrive(i, 1);
+            self.ends[i].queue_pairs[qp].arrived.extend(waiting);
         }
         taken
+    }
+
+    /// Takes the wire away under a queue pair, in silence.
+    pub fn sever(&mut self, i: usize, nexus: NexusId) {
+        let peer = self.queue_pair(i, nexus).peer.take();
+        if let Some(peer) = peer {
+            self.ends[1 - i].queue_pairs[peer].peer = None;
+        }
+    }
+
+    /// Takes the oldest frame that waits for a side off the wire.
+    pub fn intercept(&mut self, i: usize) -> Option<Vec<u8>> {
+        let mut queue_pairs = self.ends[i].queue_pairs.iter_mut();
+        queue_pairs.find_map(|qp| qp.arrived.pop_front())
     }
 
     fn plain(&mut self, i: usize, nexus: NexusId, kind: CmKind) {
@@ -479,7 +513,8 @@ impl Rig {
             | Control::Accept { nexus, .. }
             | Control::Disconnect { nexus }
             | Control::Drain { nexus } => endpoint.handle_driver_failed(now, nexus, failed),
-            // Nobody hears of a refusal or a destruction that failed.
+            // Nobody hears of a refusal that failed; a destruction cannot fail.
+            Control::Reject { .. } => {}
             other => self.carry_out(i, other),
         }
     }
@@ -513,8 +548,9 @@ impl Rig {
                     self.plain(1 - i, id, CmKind::Rejected);
                 }
             }
-            Control::Register { region, addr, .. } => {
-                let keys = Ok((addr as u32 | 1, addr as u32 | 2));
+            Control::Register { region, .. } => {
+                // Those of `Side::segment`.
+                let keys = Ok((1, 2));
                 self.sides[i].endpoint.handle_region(now, region, keys);
             }
             Control::Revoke { region } => {
@@ -634,6 +670,10 @@ impl Rig {
                 }
             }
         }
+        // Of what was begun with it nothing comes any more.
+        self.ends[i]
+            .controls
+            .retain(|begun| of(begun) != Some(nexus));
         let endpoint = &mut self.sides[i].endpoint;
         endpoint.handle_destroyed(self.now, nexus);
         endpoint.check_invariants();
@@ -685,6 +725,9 @@ impl Rig {
                 if let Some(peer) = self.over(i, nexus, wr, signaled) {
                     let other = &mut self.ends[1 - i].queue_pairs[peer];
                     other.arrived.push_back(bytes);
+                    let arrived = other.arrived.len();
+                    let is_short = arrived > self.receives_of(1 - i, peer).len();
+                    self.unready[1 - i] += u64::from(is_short);
                     self.deliver(1 - i, peer, usize::MAX);
                 }
             }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use xio_proto::{ConnectionId, Event, TaskId};
-use xio_tests::rig::Rig;
-use xio_tests::talk::World;
+use xio_proto::{ConnectionId, Control, Event, Reason, TaskId};
+use xio_tests::rig::{Gate, Rig};
+use xio_tests::talk::{Talk, World};
 
 /// What a connection's user heard so far.
 #[derive(Default, Debug)]
@@ -186,4 +186,112 @@ pub(crate) fn wind_up(rig: &mut Rig) {
         let free = rig.sides[i].endpoint.free_rows();
         assert_eq!(free, rig.free[i], "rows of side {i}: {:#?}", rig.log[i]);
     }
+}
+
+pub(crate) fn is(rig: &Rig, i: usize, what: fn(&Event) -> bool) -> usize {
+    rig.log[i].iter().filter(|event| what(event)).count()
+}
+
+pub(crate) fn established(rig: &Rig, i: usize) -> usize {
+    is(rig, i, |event| matches!(event, Event::Established { .. }))
+}
+
+pub(crate) fn failed(rig: &Rig, i: usize) -> usize {
+    is(rig, i, |event| matches!(event, Event::ConnectFailed { .. }))
+}
+
+/// Why the connections of a side ended, in order.
+pub(crate) fn reasons(rig: &Rig, i: usize) -> Vec<Reason> {
+    let reason = |event: &Event| match *event {
+        Event::Closed { reason, .. } => Some(reason),
+        _ => None,
+    };
+    rig.log[i].iter().filter_map(reason).collect()
+}
+
+/// Accepts what was asked of the server.
+pub(crate) fn serve(rig: &mut Rig, portals: &[&[u8]]) -> Vec<ConnectionId> {
+    let mut made = Vec::new();
+    while let Some(event) = rig.sides[1].events.pop_front() {
+        if let Event::SessionRequest { session, .. } = event {
+            let (now, side) = (rig.now, &mut rig.sides[1]);
+            let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
+            let accepted = endpoint.accept(now, session, 70, portals, b"", slots);
+            // Its client may have gone.
+            made.extend(accepted);
+        }
+    }
+    made
+}
+
+/// A client that asks and a server that accepts, until nothing happens any more.
+pub(crate) fn settle(rig: &mut Rig) -> Vec<ConnectionId> {
+    let mut made = Vec::new();
+    loop {
+        rig.run();
+        let more = serve(rig, &[]);
+        if more.is_empty() {
+            return made;
+        }
+        made.extend(more);
+    }
+}
+
+pub(crate) fn connects(control: &Control) -> bool {
+    matches!(control, Control::Connect { .. })
+}
+pub(crate) fn accepts(control: &Control) -> bool {
+    matches!(control, Control::Accept { .. })
+}
+pub(crate) fn resolves(control: &Control) -> bool {
+    matches!(control, Control::ResolveAddress { .. })
+}
+pub(crate) fn routes(control: &Control) -> bool {
+    matches!(control, Control::ResolveRoute { .. })
+}
+pub(crate) fn creates(control: &Control) -> bool {
+    matches!(control, Control::CreateQueuePair { .. })
+}
+pub(crate) fn disconnects(control: &Control) -> bool {
+    matches!(control, Control::Disconnect { .. })
+}
+pub(crate) fn destroys(control: &Control) -> bool {
+    matches!(control, Control::Destroy { .. })
+}
+
+pub(crate) fn idle() -> Gate {
+    Gate {
+        idle: true,
+        ..Gate::default()
+    }
+}
+pub(crate) fn deaf_to_frames() -> Gate {
+    Gate {
+        frames: true,
+        ..Gate::default()
+    }
+}
+pub(crate) fn no_flushes() -> Gate {
+    Gate {
+        flushes: true,
+        ..Gate::default()
+    }
+}
+
+/// An open connection.
+pub(crate) fn open() -> (Rig, Talk) {
+    let mut rig = Rig::new();
+    let talk = Talk::open(&mut rig, false);
+    (rig, talk)
+}
+
+pub(crate) fn abort(rig: &mut Rig, talk: &Talk, i: usize) {
+    let connection = talk.connections[i].expect("open");
+    let now = rig.now;
+    rig.sides[i].endpoint.abort(now, connection).expect("known");
+}
+
+/// Whether a side has asked for its queue pair to be destroyed.
+pub(crate) fn destroyed(rig: &Rig, i: usize) -> usize {
+    rig.steps[i].iter().filter(|step| destroys(step)).count()
 }
