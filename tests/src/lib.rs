@@ -5,6 +5,7 @@ pub mod golden;
 pub mod hostile;
 pub mod pair;
 pub mod pingpong;
+pub mod rig;
 pub mod roleplay;
 pub mod stream_pair;
 pub mod tables;

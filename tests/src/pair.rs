@@ -151,6 +151,29 @@ impl Side {
         bytes
     }
 
+    /// Puts bytes where a list of segments says.
+    pub(crate) fn scatter(&mut self, local: SegmentSpan, bytes: &[u8]) {
+        let segments: Vec<_> = self.endpoint.segments(local).collect();
+        let mut from = 0;
+        for s in segments {
+            let at = (s.addr - Self::BASE) as usize;
+            let len = s.len as usize;
+            self.memory[at..at + len].copy_from_slice(&bytes[from..from + len]);
+            from += len;
+        }
+    }
+
+    /// User memory of a peer's region.
+    pub(crate) fn region(&mut self, remote: u64, len: usize) -> &mut [u8] {
+        let at = (remote - Self::BASE) as usize;
+        &mut self.memory[at..at + len]
+    }
+
+    /// The bytes of a frame.
+    pub(crate) fn frame(&self, [head, tail]: [Span; 2], data: SegmentSpan) -> Vec<u8> {
+        [self.bytes(head), self.bytes(tail), &self.gather(data)].concat()
+    }
+
     fn receives(&mut self, queue_pair: usize) -> &mut VecDeque<(WrId, SlotId)> {
         match &mut self.shared {
             Some(shared) => shared,
@@ -618,9 +641,7 @@ impl Pair {
                 ..
             } => {
                 let side = &mut self.sides[i];
-                let mut bytes = side.bytes(head).to_vec();
-                bytes.extend_from_slice(side.bytes(tail));
-                bytes.extend(side.gather(data));
+                let mut bytes = side.frame([head, tail], data);
                 if let Some(tamper) = self.tamper {
                     tamper(i, &mut bytes);
                 }
@@ -649,9 +670,8 @@ impl Pair {
                 ..
             } => {
                 let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
-                let at = (remote - Side::BASE) as usize;
-                let bytes = self.sides[j].memory[at..at + local.len as usize].to_vec();
-                self.scatter(i, local, &bytes);
+                let bytes = self.sides[j].region(remote, local.len as usize).to_vec();
+                self.sides[i].scatter(local, &bytes);
                 self.complete(i, wr, WorkStatus::Success, 0);
             }
             Work::Write {
@@ -664,8 +684,9 @@ impl Pair {
             } => {
                 let (j, _) = self.sides[i].queue_pair(nexus).peer.expect("connected");
                 let bytes = self.sides[i].gather(local);
-                let at = (remote - Side::BASE) as usize;
-                self.sides[j].memory[at..at + bytes.len()].copy_from_slice(&bytes);
+                self.sides[j]
+                    .region(remote, bytes.len())
+                    .copy_from_slice(&bytes);
                 if signaled {
                     self.complete(i, wr, WorkStatus::Success, 0);
                 }
@@ -684,17 +705,5 @@ impl Pair {
         }
         self.run();
         count
-    }
-
-    fn scatter(&mut self, i: usize, local: SegmentSpan, bytes: &[u8]) {
-        let side = &mut self.sides[i];
-        let segments: Vec<_> = side.endpoint.segments(local).collect();
-        let mut from = 0;
-        for s in segments {
-            let at = (s.addr - Side::BASE) as usize;
-            let len = s.len as usize;
-            side.memory[at..at + len].copy_from_slice(&bytes[from..from + len]);
-            from += len;
-        }
     }
 }

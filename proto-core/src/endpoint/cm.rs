@@ -84,8 +84,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             // Without the two ports the peer could not pair the sockets.
             (input, reason) = (Input::DriverFailed, Some(Reason::DriverFailed(0)));
         }
+        let row = self.nexus(n);
         if event.local.is_some() {
-            self.nexus(n).local = event.local;
+            row.local = event.local;
+        }
+        if input == Input::Rejected && !matches!(row.state, State::Connecting | State::Accepting) {
+            // It was connected: nobody refuses it any more, it is lost.
+            reason = Some(Reason::Disconnected);
         }
         self.nexus_input(n, input, reason);
     }
@@ -403,7 +408,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.disarm(Timer::Nexus(n));
                 self.trace.mark("nexus reused while idle");
             }
-            Action::Disconnect | Action::Wrong => self.go_down(n, Due::Disconnect),
+            Action::Disconnect => self.go_down(n, Due::Disconnect),
+            Action::Wrong => {
+                self.g.counters.violations += 1;
+                self.go_down(n, Due::Disconnect);
+            }
             Action::Drain => self.drain(n, from),
             Action::Destroy | Action::Kill => {
                 self.disarm(Timer::Nexus(n));

@@ -453,8 +453,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let c = self.find_connection(connection)?;
         let n = self.connection(c).nexus;
         self.connection_input(c, Input::Abort, Some(Reason::Aborted));
-        if n != NONE && self.nexus(n).connection_count == 0 {
-            self.nexus_input(n, nexus::Input::Fail, Some(Reason::Aborted));
+        if n != NONE {
+            self.end_unused(n, Reason::Aborted);
         }
         Ok(())
     }

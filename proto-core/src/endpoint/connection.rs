@@ -261,6 +261,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.nexus(n).late_allowed = true;
         }
         self.end_connection(c);
+        if n != NONE && self.connection(c).state == State::Ending {
+            // What the device or the peer still has of it comes back with the transport connection.
+            let reason = self.connection(c).reason;
+            self.end_unused(n, reason);
+        }
+    }
+
+    /// Takes a transport connection down that nobody is on any more, instead of keeping it.
+    pub(crate) fn end_unused(&mut self, n: u32, reason: Reason) {
+        let row = self.nexus(n);
+        let is_up = matches!(row.state, nexus::State::Online | nexus::State::Idle);
+        if row.connection_count == 0 && is_up {
+            self.nexus_input(n, nexus::Input::Fail, Some(reason));
+        }
     }
 
     /// All its messages get their outcome; what device or peer still hold comes back later.

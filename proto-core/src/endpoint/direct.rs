@@ -190,7 +190,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 local,
                 remote,
                 rkey,
-                signaled: last,
+                signaled: last || !self.room_follows(n),
             }
         })
     }

@@ -167,11 +167,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `WrongState` when nothing waits (any more), `TooLong` when the segments hold less than
-    /// what waits, `Full` without extents for the list.
+    /// what waits, `BadValue` when one of them is empty, `Full` without extents for the list.
     pub fn provide(&mut self, task: TaskId, segments: &[Segment]) -> Result<(), CommandError> {
         recorded!(self, Provide { task, segments } => self.provide(task, segments));
         let t = self.find_task(task)?;
         self.waiting(t)?;
+        if segments.iter().any(|s| s.len == 0) {
+            return Err(CommandError::BadValue("segment of zero bytes"));
+        }
         let total: u64 = segments.iter().map(|s| u64::from(s.len)).sum();
         let len = self.task(t).transfer.total;
         if total < len {
@@ -447,14 +450,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         } else {
             self.g.counters.writes += 1;
-            // The frame that follows completes it too.
+            // What follows completes it too, if there is room for that before.
+            let signaled = !self.room_follows(n);
             Work::Write {
                 nexus,
                 wr,
                 local,
                 remote,
                 rkey,
-                signaled: false,
+                signaled,
             }
         }
     }

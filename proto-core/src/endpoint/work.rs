@@ -581,6 +581,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         fits && self.g.work.free() > 0
     }
 
+    /// Whether there is room for data behind the work request just made.
+    pub(crate) fn room_follows(&mut self, n: u32) -> bool {
+        self.room(n) && self.room_for_data(n)
+    }
+
     /// A nexus without room is asked again when there may be some: of its own send queue it hears
     /// anyway, of what all share only so.
     fn await_room(&mut self, n: u32) {
@@ -620,11 +625,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;
-        if c == NONE
-            || (rdma && credits <= REQUEST_CREDITS)
-            || !self.room(n)
-            || !self.room_for_data(n)
-        {
+        if c == NONE || (rdma && credits <= REQUEST_CREDITS) || !self.room_follows(n) {
             return false;
         }
         matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))

@@ -1,0 +1,15 @@
+//! Faults that systems of this kind are known for, one test or more for each: `FAULTS.md` and
+//! `DEFECTS.md` say which is for which.
+
+mod cancel;
+mod credits;
+mod flow;
+mod liveness;
+mod map;
+mod reconnect;
+mod remains;
+mod rendezvous;
+mod sessions;
+mod setup;
+mod teardown;
+mod users;
