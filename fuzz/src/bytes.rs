@@ -83,7 +83,7 @@ impl World {
             slot_size: SLOT as u32,
             buffer_size: 3000,
             inline_data_max: 1024,
-            min_grant: 4,
+            min_grant: 5,
             rq_depth: 8,
             payload_max: 1 << 20,
             // The first session of endpoint 0 is number 0, as it is in most recordings.

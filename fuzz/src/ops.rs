@@ -95,7 +95,7 @@ impl Side {
             slot_size: SLOT as u32,
             buffer_size: 1024,
             inline_data_max: 512,
-            min_grant: 4,
+            min_grant: 5,
             rq_depth: 8,
             flow_control: number > 1,
             queue_messages: 6,

@@ -34,7 +34,7 @@ pub struct Config {
     pub half_open_max: u32,
     /// Receive queue depth announced to peers (at most 256).
     pub rq_depth: u16,
-    /// Receives that every transport connection is sure of (4 to `rq_depth`).
+    /// Receives that every transport connection is sure of (5 to `rq_depth`).
     pub min_grant: u16,
     /// Messages announced as receive queue depth of a session.
     pub depth_messages: u16,

@@ -85,11 +85,11 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 72 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 256 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 264 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 336 | 2 |
-//! | `tasks` | [`Task`](storage::Task) | 440 | 1 |
-//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 440 | 1 |
+//! | `tasks` | [`Task`](storage::Task) | 448 | 1 |
+//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 448 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
 //! | `work` | [`WorkEntry`](storage::WorkEntry) | 40 | 0 |
 //! | `sockets` | [`Socket`](storage::Socket) | 296 | 1 |
@@ -98,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 256 + 264 + 336 + 4 × 16 = 920 bytes. The slots' own bytes are the
+//! connection of its own takes 264 + 264 + 336 + 4 × 16 = 928 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids

@@ -136,3 +136,24 @@ macro_rules! queue_pop {
     }};
 }
 pub(crate) use queue_pop;
+
+/// Takes a row that is in a queue out of it, wherever it stands: a walk.
+macro_rules! queue_remove {
+    ($rows:expr, $head:expr, $tail:expr, $link:ident, $index:expr) => {{
+        let (index, mut before, mut at) = ($index, crate::ids::NONE, $head);
+        while at != index {
+            before = at;
+            at = $rows[at as usize].$link;
+        }
+        let next = $rows[index as usize].$link;
+        if before == crate::ids::NONE {
+            $head = next;
+        } else {
+            $rows[before as usize].$link = next;
+        }
+        if next == crate::ids::NONE {
+            $tail = before;
+        }
+    }};
+}
+pub(crate) use queue_remove;

@@ -107,6 +107,12 @@ pub(crate) fn arm(t: &mut Tables<'_>, len: &mut u32, timer: Timer, at: u64) {
     );
 }
 
+/// When a deadline is, if it is set.
+pub(crate) fn armed_at(t: &mut Tables<'_>, timer: Timer) -> Option<u64> {
+    let place = *timer.place(t);
+    (place != NONE).then(|| t.timers[place as usize].at)
+}
+
 /// Takes a deadline away, if it is set.
 pub(crate) fn disarm(t: &mut Tables<'_>, len: &mut u32, timer: Timer) {
     let place = *timer.place(t);

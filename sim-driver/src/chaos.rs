@@ -18,6 +18,7 @@ pub struct Chaos {
 #[derive(Copy, Clone, Debug)]
 enum Repair {
     Device(usize),
+    Endpoint(usize),
 }
 
 /// The event that has everything looked at again.
@@ -54,6 +55,7 @@ impl Chaos {
     fn repair(world: &mut dyn Faulty, repair: Repair) {
         match repair {
             Repair::Device(number) => world.restore_device(number),
+            Repair::Endpoint(number) => world.revive(number),
         }
     }
 
@@ -122,7 +124,14 @@ impl Chaos {
                     }
                     removed
                 }
-                Site::SilentDeath => world.kill(victim),
+                Site::SilentDeath => {
+                    let dead = world.kill(victim);
+                    if dead && self.rng.flip() {
+                        let after = self.rng.spread(1_000, 2_000_000_000);
+                        self.repair_later(world, after, Repair::Endpoint(victim));
+                    }
+                    dead
+                }
                 Site::Stray => world.send_stray(victim, &mut self.rng),
                 _ => {
                     world.env().wake_after(victim as u32, 0);

@@ -8,6 +8,7 @@
 mod actor;
 mod chaos;
 pub mod check;
+mod draw;
 mod driver;
 mod env;
 pub mod errno;
@@ -25,7 +26,7 @@ mod swarm;
 mod trace;
 mod world;
 
-pub use actor::{Actor, Closing, Errand, Mix};
+pub use actor::{Actor, Closing, Errand, Mix, Post, SharedPost, Wish};
 pub use chaos::Chaos;
 pub use driver::{Core, Desk, Habits, Hands, Over, SimDriver, User, transport_limits};
 pub use env::{Env, Forbidden, Violation};

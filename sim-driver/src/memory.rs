@@ -2,6 +2,7 @@
 //! devices reach through keys only.
 
 use core::cell::Cell;
+use std::collections::VecDeque;
 
 use xio_proto::{Segment, SlotId, Slots};
 
@@ -143,7 +144,7 @@ pub struct Memory {
     slot_state: Vec<SlotState>,
     slot_key: u32,
     regions: Vec<Region>,
-    free_regions: Vec<u32>,
+    free_regions: VecDeque<u32>,
     live_regions: u32,
     /// First arena byte never handed out.
     fresh: u32,
@@ -159,6 +160,8 @@ impl Memory {
     /// The smallest block has 64 bytes, the largest 2 GiB.
     const CLASSES: usize = 26;
     const SMALLEST_LOG2: u32 = 6;
+    /// Keys that rest before their places are used again.
+    const RESTING: usize = 64;
 
     /// Memory for endpoint number `endpoint`; addresses of different endpoints never meet.
     pub fn new(endpoint: u32, config: MemoryConfig) -> Self {
@@ -171,7 +174,7 @@ impl Memory {
             slot_state: vec![SlotState::Idle; config.slots as usize],
             slot_key: 0,
             regions: Vec::new(),
-            free_regions: Vec::new(),
+            free_regions: VecDeque::new(),
             live_regions: 0,
             fresh: 0,
             free_blocks: [const { Vec::new() }; Self::CLASSES],
@@ -198,6 +201,18 @@ impl Memory {
         (index + 1) << 9 | u32::from(self.regions[index as usize].generation) << 1
     }
 
+    /// Whether a key that is dead was that of a user's buffer, which is to be given back only when
+    /// no peer reaches for it any more.
+    fn was_buffer(&self, key: u32) -> bool {
+        let region = (key >> 9)
+            .checked_sub(1)
+            .and_then(|index| self.regions.get(index as usize));
+        region.is_some_and(|region| {
+            let same = u32::from(region.generation) == key >> 1 & 0xff;
+            same && !region.live && region.class != NO_CLASS
+        })
+    }
+
     fn find(&self, key: u32) -> Option<u32> {
         let index = (key >> 9).checked_sub(1)?;
         let region = self.regions.get(index as usize)?;
@@ -206,7 +221,13 @@ impl Memory {
     }
 
     fn register(&mut self, addr: u64, len: u64, rights: Rights, class: u8) -> u32 {
-        let index = self.free_regions.pop().unwrap_or(self.regions.len() as u32);
+        // Not the last one that was freed: for a while its key tells whose it was.
+        let index = if self.free_regions.len() > Self::RESTING {
+            self.free_regions.pop_front()
+        } else {
+            None
+        };
+        let index = index.unwrap_or(self.regions.len() as u32);
         let generation = match self.regions.get(index as usize) {
             Some(region) => region.generation.wrapping_add(1),
             None => (self.endpoint * 37) as u8,
@@ -282,7 +303,7 @@ impl Memory {
         }
         region.live = false;
         self.free_blocks[usize::from(region.class)].push(offset);
-        self.free_regions.push(index);
+        self.free_regions.push_back(index);
         self.live_regions -= 1;
         self.in_use -= u64::from(buffer.len);
     }
@@ -306,7 +327,7 @@ impl Memory {
     pub fn deregister(&mut self, lkey: u32) {
         if let Some(index) = self.find(lkey) {
             self.regions[index as usize].live = false;
-            self.free_regions.push(index);
+            self.free_regions.push_back(index);
             self.live_regions -= 1;
         }
     }
@@ -360,9 +381,14 @@ impl Memory {
         if len == 0 {
             return Ok(0);
         }
-        let index = self.find(key).ok_or(Denied::Key)?;
-        let region = &self.regions[index as usize];
         let remote = access.is_remote();
+        let Some(index) = self.find(key) else {
+            if remote && self.was_buffer(key) {
+                self.forbidden.push(Forbidden::BufferTouchedAfterReturn);
+            }
+            return Err(Denied::Key);
+        };
+        let region = &self.regions[index as usize];
         if (key & 1 == 1) != remote || remote && !region.remote_live {
             return Err(Denied::Key);
         }

@@ -1,18 +1,18 @@
 //! One seed's world: how many endpoints, what they do, and what goes wrong.
 
-use core::time::Duration;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
-use xio_proto::{Keepalive, MARKS};
+use xio_proto::MARKS;
 use xio_record::Tape;
 
-use crate::actor::{Actor, Closing, Errand, Mix};
+use crate::actor::{Actor, Errand, Mix, SharedPost};
 use crate::chaos::Chaos;
 use crate::check::{Breach, Check, Outcome};
-use crate::fabric::{FabricConfig, NicLimits};
+use crate::draw::{Manner, PORT, address};
+use crate::fabric::FabricConfig;
 use crate::link::LinkConfig;
 use crate::rng::Rng;
-use crate::roads::{self, Dialects, Has, Roads};
+use crate::roads::{Dialects, Roads};
 use crate::swarm::{FaultLevel, Site, Swarm};
 use crate::trace::{MarkTrace, Tracer};
 use crate::world::{NodeConfig, World};
@@ -30,6 +30,8 @@ pub struct Options {
     pub dialects: Dialects,
     /// Messages, at least.
     pub messages: u32,
+    /// Events, at least.
+    pub events: u64,
     /// Lines of trace to keep.
     pub keep: usize,
     /// Print every line as it happens.
@@ -49,7 +51,8 @@ impl Options {
             faults: FaultLevel::All,
             endpoints: 0,
             dialects: Dialects::Both,
-            messages: 600,
+            messages: 300,
+            events: 5_000,
             keep: 0,
             print: false,
             check_every: 64,
@@ -96,121 +99,13 @@ impl Report {
     }
 }
 
-const PORT: u16 = 7000;
-const MILLISECOND: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MILLISECOND;
+const SECOND: u64 = 1_000_000_000;
 
-/// How long the world may go on in all, and after it healed.
+/// How long the world may go on with faults, and after it healed.
 const CALM_AFTER: u64 = 60 * SECOND;
 const OVER_AFTER: u64 = 120 * SECOND;
-
-fn address(number: usize) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::new(10, 0, (number >> 8) as u8, number as u8 + 1))
-}
-
-fn node(rng: &mut Rng, number: u8, has: Has, tiny: bool) -> NodeConfig {
-    let mut node = NodeConfig::new(number);
-    let config = &mut node.config;
-    config.seed = rng.next();
-    config.connect_timeout = Duration::from_secs(8);
-    config.setup_timeout = Duration::from_secs(8);
-    config.fin_timeout = Duration::from_secs(10);
-    config.linger = Duration::from_millis(rng.spread(1, 1000));
-    config.provide_timeout = Duration::from_secs(2);
-    config.keepalive = Some(Keepalive {
-        time: Duration::from_millis(rng.range(500, 3000)),
-        interval: Duration::from_millis(1000),
-        probes: 3,
-    });
-    config.min_grant = rng.pick(&[4, 5, 8, 16]);
-    config.rq_depth = rng.pick(&[16, 64, 256]);
-    config.inline_data_max = rng.pick(&[256, 1024, 8192]);
-    config.rx_slots = rng.pick(&[256, 512, 1024]);
-    config.tx_slots = rng.pick(&[32, 64, 256]);
-    node.signal_every = rng.pick(&[1, 4, 16, 64]);
-    let mut limits = NicLimits::default();
-    if tiny {
-        limits = NicLimits::tiny(rng);
-        limits.srq_depth = 0;
-        limits.rq_depth = limits.rq_depth.max(u32::from(node.config.min_grant) + 2);
-        node.config.rx_slots = rng.range(64, 128) as u32;
-        node.config.tx_slots = rng.range(12, 32) as u32;
-        node.counts.tasks = rng.range(8, 64) as usize;
-        node.counts.nexuses = rng.range(4, 8) as usize;
-        node.counts.work = rng.range(64, 256) as usize;
-    }
-    node.rdma = has.rdma.then_some(limits);
-    if has.tcp {
-        node.tcp = Some(roads::sockets(rng, tiny));
-    }
-    if has.tcp && tiny {
-        node.config.half_open_max = rng.range(2, 4) as u32;
-        node.counts.sockets = rng.range(6, 16) as usize;
-        if !has.rdma {
-            node.config.rx_slots = rng.range(6, 40) as u32;
-        }
-    }
-    node.counts.rx_slots = node.config.rx_slots as usize;
-    node.counts.tx_slots = node.config.tx_slots as usize;
-    node
-}
-
-fn mix(rng: &mut Rng, inline: u32, lossy: bool) -> Mix {
-    Mix {
-        one_way: rng.pick(&[0, 100_000, 500_000]),
-        receipt: rng.pick(&[0, 300_000, 1_000_000]),
-        header: rng.spread(0, 200) as u32,
-        small: (rng.spread(1, 1024) as u32).min(inline),
-        large_ppm: rng.pick(&[0, 50_000, 300_000]),
-        large: rng.spread(1_000, 100_000) as u32,
-        think: rng.pick(&[0, 0, 10_000, 1_000_000]),
-        pace: rng.pick(&[0, 0, 100_000, 5_000_000]),
-        deadline: if lossy {
-            rng.pick(&[0, 20_000, 200_000])
-        } else {
-            0
-        },
-        cancel: if lossy {
-            rng.pick(&[0, 20_000, 200_000])
-        } else {
-            0
-        },
-        reject: if lossy { rng.pick(&[0, 0, 200_000]) } else { 0 },
-        ignore: if lossy { rng.pick(&[0, 0, 10_000]) } else { 0 },
-    }
-}
-
-fn errands(rng: &mut Rng, me: usize, roads: &Roads, messages: u32, harsh: bool) -> Vec<Errand> {
-    let count = rng.range(1, 4) as u32;
-    let mut at = 0;
-    (0..count)
-        .map(|_| {
-            let (other, over) = roads.pick(rng, me);
-            at += rng.spread(0, 20 * MILLISECOND);
-            let closing = if harsh {
-                rng.pick(&[
-                    Closing::Client,
-                    Closing::Server,
-                    Closing::Both,
-                    Closing::Early,
-                    Closing::Abort,
-                ])
-            } else {
-                rng.pick(&[Closing::Client, Closing::Server, Closing::Both])
-            };
-            Errand {
-                peer: SocketAddr::new(address(other), PORT),
-                over,
-                at,
-                messages: messages / count + 1,
-                back: rng.pick(&[0, 0, 1, 20]),
-                depth: rng.spread(1, 32) as u32,
-                own: rng.flip(),
-                closing,
-            }
-        })
-        .collect()
-}
+/// How long a few messages may take in a world at rest: less than any timer that would push them.
+const AT_REST: u64 = 5 * SECOND;
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
@@ -231,14 +126,9 @@ pub fn run_recorded(
     let mut rng = Rng::new(options.seed);
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
-    let endpoints = match options.endpoints {
-        0 if rng.chance(300_000) => 2,
-        0 => rng.range(3, 5) as usize,
-        given => given.max(2),
-    };
-    let roads = Roads::draw(&mut rng, endpoints, options.dialects);
-    let tiny = swarm.ppm(Site::TinyLimits) > 0;
-    let harsh = options.faults == FaultLevel::All;
+    let rash = rng.chance(300_000) || options.faults == FaultLevel::All;
+    let manner = Manner::draw(&mut rng, options.endpoints, rash);
+    let roads = Roads::draw(&mut rng, manner.endpoints, options.dialects);
     let fabric = FabricConfig::draw(&mut rng);
     let mut world = World::new(rng.next(), fabric, LinkConfig::draw(&mut rng));
     world.env.trace.keep(options.keep);
@@ -246,62 +136,214 @@ pub fn run_recorded(
         world.env.trace.print_to(|record| println!("{record}"));
     }
     prepare(&mut world.env.trace);
+    let tiny = swarm.ppm(Site::TinyLimits) > 0;
+    if swarm.ppm(Site::ClockJump) + swarm.ppm(Site::LateDrain) > 0 {
+        world.ledger.allow_late(SECOND);
+    }
     world.env.swarm = swarm;
-    let early = rng.chance(300_000);
-    let share = options.messages.div_ceil(endpoints as u32);
-    let mut breaches = Vec::new();
-    for number in 0..endpoints {
+    let mut play = Play {
+        options: *options,
+        manner,
+        roads,
+        post: SharedPost::default(),
+        places: Vec::new(),
+        rng: rng.fork(),
+        refused: Vec::new(),
+    };
+    for number in 0..manner.endpoints {
         let tiny_here = tiny && rng.flip();
         if tiny_here {
             world.env.swarm.count(Site::TinyLimits);
         }
-        let mut node = node(&mut rng, number as u8, roads.of(number), tiny_here);
+        let mut config = manner.node(&mut rng, number as u8, play.roads.of(number), tiny_here);
         #[cfg(feature = "mutants")]
         {
-            node.config.mutant = options.mutant;
+            config.config.mutant = options.mutant;
         }
         if let Some((_, tape)) = record.as_ref().filter(|(of, _)| *of == number) {
-            node.tape = Some(tape.clone());
+            config.tape = Some(tape.clone());
         }
-        let mix = mix(&mut rng, node.config.inline_data_max, early || harsh);
-        let errands = errands(&mut rng, number, &roads, share, early || harsh);
-        let actor = Actor::new(rng.fork(), mix, errands);
-        if let Err(error) = world.add(&node, address(number), actor) {
-            let text = format!("endpoint {number}: {error}");
-            breaches.push(Breach {
+        let mix = manner.mix(&mut rng, config.config.inline_data_max);
+        play.places.push(Place {
+            config,
+            mix,
+            number: 0,
+        });
+        play.settle(&mut world, number);
+    }
+    world.check_every(options.check_every);
+    if !tiny && !rash {
+        world.ledger.expect_no_loss();
+    }
+    if play.refused.is_empty() {
+        play.run(&mut world, Chaos::new(rng.fork()));
+    }
+    report(options.seed, &world, drawn, play.refused)
+}
+
+/// A place where an endpoint lives, and another one when that died.
+#[derive(Debug)]
+struct Place {
+    config: NodeConfig,
+    mix: Mix,
+    /// The endpoint there now.
+    number: usize,
+}
+
+/// A seed's course.
+struct Play {
+    options: Options,
+    manner: Manner,
+    roads: Roads,
+    post: SharedPost,
+    places: Vec<Place>,
+    rng: Rng,
+    refused: Vec<Breach>,
+}
+
+impl Play {
+    /// An endpoint begins its life in a place.
+    fn settle(&mut self, world: &mut World<Actor>, place: usize) {
+        let here = &mut self.places[place];
+        let user = Actor::new(self.rng.fork(), here.mix, Vec::new(), self.post.clone());
+        match world.add(&here.config, address(place), user) {
+            Ok(number) => here.number = number,
+            Err(error) => self.refused.push(Breach {
                 at: 0,
                 check: Check::Sense,
-                text,
+                text: format!("endpoint {place}: {error}"),
+            }),
+        }
+    }
+
+    fn listen(&self, world: &mut World<Actor>, place: usize) {
+        let at = SocketAddr::new(address(place), PORT);
+        world.act(self.places[place].number, |user, core, desk| {
+            user.listen(core, desk, at);
+            user.wake(desk, desk.env.now());
+        });
+    }
+
+    /// Every user gets something to do.
+    fn give_errands(&mut self, world: &mut World<Actor>, messages: u32) {
+        for place in 0..self.places.len() {
+            let now = world.env.now();
+            let errands = self
+                .manner
+                .errands(&mut self.rng, &self.roads, place, now, messages);
+            world.act(self.places[place].number, |user, _, desk| {
+                user.take_errands(desk, errands);
             });
         }
     }
-    world.check_every(options.check_every);
-    if !tiny && !early && !harsh {
-        world.ledger.expect_no_loss();
-    }
-    if breaches.is_empty() {
-        play(&mut world, Chaos::new(rng.fork()));
-    }
-    report(options.seed, &world, drawn, breaches)
-}
 
-fn play(world: &mut World<Actor>, chaos: Chaos) {
-    for number in 0..world.nodes() {
-        let at = SocketAddr::new(address(number), PORT);
-        world.act(number, |user, core, desk| {
-            user.listen(core, desk, at);
-            user.wake(desk, 0);
-        });
+    fn is_enough(&self, world: &World<Actor>) -> bool {
+        let messages = world.ledger.taken() >= self.options.messages.into();
+        messages && world.events() >= self.options.events
     }
-    world.start_chaos(chaos);
-    world.run_until(CALM_AFTER, World::all_done);
-    world.heal();
-    for number in 0..world.nodes() {
-        world.act(number, Actor::wind_up);
+
+    fn run(&mut self, world: &mut World<Actor>, chaos: Chaos) {
+        for place in 0..self.places.len() {
+            self.listen(world, place);
+        }
+        world.start_chaos(chaos);
+        let share = self.options.messages / self.places.len() as u32;
+        self.give_errands(world, share);
+        self.go_on(world, CALM_AFTER);
+        world.heal();
+        // Whatever became of the world so far: it works again, and goes on to its minimum.
+        let until = world.env.now() + OVER_AFTER;
+        self.go_on(world, until);
+        if !world.all_done() {
+            for place in &self.places {
+                world.act(place.number, Actor::complain);
+            }
+        }
+        self.quiesce(world);
+        self.prove(world);
+        world.finish();
     }
-    // Lingering transport connections go too.
-    world.run_until(world.env.now() + OVER_AFTER, World::all_gone);
-    world.finish();
+
+    /// Runs until there was enough, or a time. Users that have nothing to do get more; endpoints
+    /// that died begin a new life.
+    fn go_on(&mut self, world: &mut World<Actor>, until: u64) {
+        loop {
+            let went = world.run_until(until, |world| world.all_done() || world.is_rebirth_due());
+            while let Some(number) = world.take_rebirth() {
+                let place = self.places.iter().position(|place| place.number == number);
+                if let Some(place) = place {
+                    self.settle(world, place);
+                    self.listen(world, place);
+                }
+            }
+            if !went || world.env.now() >= until {
+                return;
+            }
+            if world.all_done() {
+                if self.is_enough(world) {
+                    return;
+                }
+                self.give_errands(world, 50);
+            }
+        }
+    }
+
+    fn quiesce(&self, world: &mut World<Actor>) {
+        for place in &self.places {
+            world.act(place.number, Actor::wind_up);
+        }
+        // Lingering transport connections go too.
+        world.run_until(world.env.now() + OVER_AFTER, World::all_gone);
+    }
+
+    /// The world is healed and at rest. Nothing that went wrong before may show any more: each
+    /// endpoint can still talk with the next, and nothing is lost.
+    fn prove(&mut self, world: &mut World<Actor>) {
+        // Who waits for nothing may always time out.
+        if self.manner.hasty || !world.all_gone() || !world.ledger.breaches().is_empty() {
+            return;
+        }
+        // Listeners that a device took with it are made again by now.
+        let rested = world.env.now() + SECOND;
+        world.rest_until(rested);
+        world.ledger.expect_no_loss();
+        let before = world.marks().closes_given_up();
+        for place in 0..self.places.len() {
+            let (next, over) = self.roads.pick(&mut self.rng, place);
+            let errand = Errand {
+                at: rested,
+                depth: 4,
+                own: true,
+                over,
+                ..Errand::to(SocketAddr::new(address(next), PORT), 10)
+            };
+            world.act(self.places[place].number, |user, _, desk| {
+                user.be_calm();
+                user.take_errands(desk, vec![errand]);
+            });
+        }
+        world.run_until(rested + OVER_AFTER, World::all_done);
+        let took = world.env.now() - rested;
+        // Small debts of application credits wait for the next frame, which may be a keepalive; and
+        // pairs of sockets without room for their second halves wait for each other.
+        let cramped = |place: &Place| place.config.config.half_open_max <= 4;
+        let may_wait = self.manner.credits.is_some() || self.places.iter().any(cramped);
+        if took > AT_REST && !may_wait {
+            let (at, text) = (world.env.now(), format!("a few messages took {took} ns"));
+            world.ledger.breach(at, Check::Quiescence, text);
+        }
+        self.quiesce(world);
+        let given_up = world.marks().closes_given_up() - before;
+        // Of two sockets that are closed, one's end may be seen before the other's last bytes.
+        let sockets = self.places.iter().any(|place| place.config.tcp.is_some());
+        if given_up > 0 && !sockets {
+            let (at, text) = (
+                world.env.now(),
+                format!("{given_up} closes were never answered"),
+            );
+            world.ledger.breach(at, Check::Quiescence, text);
+        }
+    }
 }
 
 fn report(seed: u64, world: &World<Actor>, swarm: String, mut breaches: Vec<Breach>) -> Report {

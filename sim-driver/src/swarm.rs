@@ -76,10 +76,14 @@ sites! {
     CmNoise = "cm_noise", Gentle, 100_000;
     /// The driver takes its time to make and destroy a queue pair.
     SlowDriver = "slow_driver", Gentle, 500_000;
+    /// The driver hands over several inputs before it asks for outputs.
+    LateDrain = "late_drain", Gentle, 400_000;
     /// The driver's clock jumps.
     ClockJump = "clock_jump", Gentle, 250_000;
     /// The device is tiny.
     TinyLimits = "tiny_limits", Gentle, 250_000;
+    /// A completion that the driver has taken is reported again, much later.
+    StaleCompletion = "stale_completion", Gentle, 2_000;
     /// A link is down, but not for longer than the retries last.
     ShortLinkLoss = "short_link_loss", Gentle, 100_000;
     /// A stream is cut at every byte.
@@ -128,6 +132,8 @@ sites! {
     DeviceRemoval = "device_removal", Harsh, 50_000;
     /// The queue pair fails by itself.
     QueuePairFatal = "queue_pair_fatal", Harsh, 100;
+    /// The peer sends a frame that it must not send.
+    Garbled = "garbled", Harsh, 8_000;
     /// A stream is reset.
     Reset = "reset", Harsh, 5_000;
     /// A stream's connect is refused.

@@ -390,6 +390,11 @@ impl Default for MarkTrace {
     }
 }
 
+/// States of a connection that waits for a frame of its close.
+const CLOSING: [&str; 4] = ["FinWait1", "FinWait2", "Closing", "LastAck"];
+/// What ends the waiting when the frame does not come.
+const IN_VAIN: [&str; 2] = ["Deadline", "Lost"];
+
 impl MarkTrace {
     /// Nothing taken, nothing hit.
     pub fn new() -> Self {
@@ -437,6 +442,19 @@ impl MarkTrace {
             self.hit(name, count);
         }
     }
+    /// How often a connection waited in vain for a part of its close.
+    pub fn closes_given_up(&self) -> u32 {
+        let mut times = 0;
+        for (number, machine) in MACHINES.iter().enumerate() {
+            let rows = machine.rows.iter().filter(|_| machine.name == "connection");
+            times += rows
+                .filter(|row| IN_VAIN.contains(&machine.inputs[usize::from(row.input)]))
+                .filter(|row| CLOSING.contains(&machine.states[usize::from(row.from)]))
+                .map(|row| self.taken(number, row.from, row.input))
+                .sum::<u32>();
+        }
+        times
+    }
     /// Declared rows that nothing took and that are not declared unreachable, as
     /// `machine: state + input`.
     pub fn rows_missed(&self) -> Vec<String> {
@@ -454,6 +472,30 @@ impl MarkTrace {
             }
         }
         missed
+    }
+
+    /// What was taken although it is declared unreachable, or is no row at all.
+    pub fn rows_unexpected(&self) -> Vec<String> {
+        let mut unexpected = Vec::new();
+        for (number, machine) in MACHINES.iter().enumerate() {
+            for (place, _) in self.taken[number]
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+            {
+                let inputs = machine.inputs.len();
+                let (state, input) = (place / inputs, place % inputs);
+                let is = |row: &&xio_proto::Row| {
+                    usize::from(row.from) == state && usize::from(row.input) == input
+                };
+                let row = machine.rows.iter().find(is);
+                if row.is_none_or(|row| row.unreachable.is_some()) {
+                    let (state, input) = (machine.states[state], machine.inputs[input]);
+                    unexpected.push(format!("{}: {state} + {input}", machine.name));
+                }
+            }
+        }
+        unexpected
     }
 
     fn hit(&mut self, name: &'static str, count: u64) {
@@ -555,5 +597,15 @@ mod tests {
         assert_eq!(b.taken(0, row.from, row.input), 2);
         assert_eq!(b.marks(), [("x", 2), ("y", 1)]);
         assert_eq!(b.rows_missed().len(), all - 1);
+        assert_eq!(b.rows_unexpected(), [""; 0]);
+        let declared = |row: &&xio_proto::Row| row.unreachable.is_some();
+        let Some(never) = MACHINES[0].rows.iter().find(declared) else {
+            panic!("no row is declared unreachable")
+        };
+        b.transition(0, 7, never.from, never.input, never.next);
+        // A pair that is no row: nothing is vacant and destroyed.
+        let (last, none) = (MACHINES[0].inputs.len() as u8 - 1, 0);
+        b.transition(0, 7, none, last, none);
+        assert_eq!(b.rows_unexpected().len(), 2);
     }
 }

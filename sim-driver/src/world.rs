@@ -111,6 +111,9 @@ pub struct World<U> {
     events: u64,
     /// Facts known at an event, to see whether anything gets done.
     progress: (u64, u64),
+    /// Endpoints that died and are to live again.
+    reborn: Vec<usize>,
+    check_every: u32,
 }
 
 impl<U: User> World<U> {
@@ -125,6 +128,8 @@ impl<U: User> World<U> {
             chaos: None,
             events: 0,
             progress: (0, 0),
+            reborn: Vec::new(),
+            check_every: 0,
         }
     }
 
@@ -157,6 +162,7 @@ impl<U: User> World<U> {
             let host = self.links.add_host(driver.number(), address);
             driver.add_tcp(host, habits, limits)?;
         }
+        driver.check_every(self.check_every);
         let free = driver.core().free_rows();
         self.nodes.push(Node {
             driver,
@@ -170,6 +176,7 @@ impl<U: User> World<U> {
 
     /// Has every core's own invariants checked at every so manieth step (0 is never).
     pub fn check_every(&mut self, steps: u32) {
+        self.check_every = steps;
         for node in &mut self.nodes {
             node.driver.check_every(steps);
         }
@@ -259,13 +266,35 @@ impl<U: User> World<U> {
     /// Events without a fact that are too many: somebody is busy with nothing.
     const IDLE_EVENTS: u64 = 100_000;
 
-    /// Runs until `done`, or a time, or until nothing happens any more.
-    pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) {
+    /// Runs until `done`, or a time, or until nothing happens any more. False when it is not
+    /// worth going on: nothing got done for too long.
+    pub fn run_until(&mut self, at: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         while self.env.queue.next_at().is_some_and(|next| next <= at) {
-            if done(self) || !self.step() || !self.gets_done() {
-                return;
+            if done(self) {
+                return true;
+            }
+            if !self.step() || !self.gets_done() {
+                return false;
             }
         }
+        done(self)
+    }
+
+    /// Lets time pass, and what happens of itself.
+    pub fn rest_until(&mut self, at: u64) {
+        while self.env.queue.next_at().is_some_and(|next| next <= at) {
+            self.step();
+        }
+        self.progress = (self.ledger.facts(), self.events);
+    }
+
+    /// True when an endpoint that died is to live again.
+    pub fn is_rebirth_due(&self) -> bool {
+        !self.reborn.is_empty()
+    }
+    /// The next endpoint that is to live again: another one takes its address.
+    pub fn take_rebirth(&mut self) -> Option<usize> {
+        self.reborn.pop()
     }
 
     fn gets_done(&mut self) -> bool {
@@ -381,6 +410,7 @@ pub(crate) trait Faulty {
     fn kill(&mut self, number: usize) -> bool;
     /// Somebody who does not speak the protocol connects from the host of `number`.
     fn send_stray(&mut self, number: usize, rng: &mut Rng) -> bool;
+    fn revive(&mut self, number: usize);
 }
 
 impl<U: User> World<U> {
@@ -505,5 +535,8 @@ impl<U: User> Faulty for World<U> {
         };
         let driver = &mut self.nodes[number].driver;
         driver.send_stray(&mut self.env, &mut self.links, to, rng)
+    }
+    fn revive(&mut self, number: usize) {
+        self.reborn.push(number);
     }
 }

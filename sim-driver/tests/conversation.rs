@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
 use xio_sim::scenario::{Options, run};
-use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Over, Rng, World};
+use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Rng, SharedPost, World};
 
 const PORT: u16 = 7000;
 const SECOND: u64 = 1_000_000_000;
@@ -16,14 +16,9 @@ fn address(n: u8) -> IpAddr {
 
 fn errand(messages: u32, depth: u32, closing: Closing) -> Errand {
     Errand {
-        peer: SocketAddr::new(address(1), PORT),
-        over: Over::Rdma,
-        at: 0,
-        messages,
-        back: 0,
         depth,
-        own: false,
         closing,
+        ..Errand::to(SocketAddr::new(address(1), PORT), messages)
     }
 }
 
@@ -31,6 +26,7 @@ fn errand(messages: u32, depth: u32, closing: Closing) -> Errand {
 fn pair(seed: u64, mix: Mix, errands: Vec<Errand>) -> World<Actor> {
     let mut world = World::new(seed, FabricConfig::default(), LinkConfig::default());
     let mut rng = Rng::new(seed ^ 0x5eed);
+    let post = SharedPost::default();
     for number in 0..2u8 {
         let mut node = NodeConfig::new(number);
         node.config.linger = core::time::Duration::from_secs(1);
@@ -39,7 +35,7 @@ fn pair(seed: u64, mix: Mix, errands: Vec<Errand>) -> World<Actor> {
         } else {
             Vec::new()
         };
-        let actor = Actor::new(rng.fork(), mix, errands);
+        let actor = Actor::new(rng.fork(), mix, errands, post.clone());
         let added = world.add(&node, address(number), actor);
         assert!(added.is_ok(), "{added:?}");
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use xio_record::{Replay, ReplayError, Tape};
 use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
-use xio_sim::{Actor, Closing, Errand, Mix, NodeConfig, Over, Rng, World};
+use xio_sim::{Actor, Errand, Mix, NodeConfig, Rng, SharedPost, World};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -30,6 +30,7 @@ fn run(messages: u32) -> Vec<Recorded> {
     };
     let mut world = World::new(7, FabricConfig::default(), LinkConfig::default());
     let mut rng = Rng::new(7);
+    let post = SharedPost::default();
     let tapes = [Tape::new(), Tape::new()];
     for (number, tape) in (0..).zip(&tapes) {
         let mut node = NodeConfig::new(number);
@@ -37,21 +38,16 @@ fn run(messages: u32) -> Vec<Recorded> {
         node.tape = Some(tape.clone());
         node.log = true;
         let errand = Errand {
-            peer: address(1),
-            over: Over::Rdma,
-            at: 0,
-            messages,
             back: 50,
             depth: 16,
-            own: false,
-            closing: Closing::Client,
+            ..Errand::to(address(1), messages)
         };
         let errands = if number == 0 {
             vec![errand]
         } else {
             Vec::new()
         };
-        let actor = Actor::new(rng.fork(), mix, errands);
+        let actor = Actor::new(rng.fork(), mix, errands, post.clone());
         world
             .add(&node, address(number).ip(), actor)
             .expect("it can work");

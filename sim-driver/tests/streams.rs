@@ -8,7 +8,8 @@ use xio_sim::fabric::FabricConfig;
 use xio_sim::link::LinkConfig;
 use xio_sim::scenario::{Options, run};
 use xio_sim::{
-    Actor, Chaos, Closing, Dialects, Errand, Habits, Mix, NodeConfig, Over, Rng, Site, World,
+    Actor, Chaos, Closing, Dialects, Errand, Habits, Mix, NodeConfig, Over, Rng, SharedPost, Site,
+    World,
 };
 
 const PORT: u16 = 7000;
@@ -20,14 +21,9 @@ fn address(n: u8) -> IpAddr {
 
 fn errand(over: Over, messages: u32) -> Errand {
     Errand {
-        peer: SocketAddr::new(address(1), PORT),
         over,
-        at: 0,
-        messages,
-        back: 0,
         depth: 8,
-        own: false,
-        closing: Closing::Client,
+        ..Errand::to(SocketAddr::new(address(1), PORT), messages)
     }
 }
 
@@ -57,6 +53,7 @@ impl Setting {
         let mut world = World::new(self.seed, FabricConfig::default(), self.links);
         world.check_every(8);
         let mut rng = Rng::new(self.seed ^ 0x5eed);
+        let post = SharedPost::default();
         for number in 0..2u8 {
             let mut node = NodeConfig::new(number);
             node.config.linger = Duration::from_secs(1);
@@ -68,7 +65,7 @@ impl Setting {
             } else {
                 Vec::new()
             };
-            let actor = Actor::new(rng.fork(), self.mix, errands);
+            let actor = Actor::new(rng.fork(), self.mix, errands, post.clone());
             let added = world.add(&node, address(number), actor);
             assert!(added.is_ok(), "{added:?}");
         }

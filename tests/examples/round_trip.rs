@@ -89,7 +89,7 @@ impl Side {
             slot_size: SLOT as u32,
             buffer_size: 1024,
             inline_data_max: 512,
-            min_grant: 4,
+            min_grant: 5,
             keepalive: None,
             ..Config::new(endpoint, rx, 256)
         };

@@ -1,10 +1,11 @@
-//! What fuzzing with arbitrary operations found, one test for each.
+//! What fuzzing with arbitrary operations and simulated worlds found, one test for each.
 
 use xio_proto::{
     CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Event, Failure, ListenOptions, Message,
-    Reason, RequestOptions, SessionOpen,
+    Reason, RequestOptions, SessionOpen, Step,
 };
 use xio_tests::pair::{Pair, SERVER};
+use xio_tests::talk::{Say, Talk};
 
 /// Starts a connection.
 fn dial(pair: &mut Pair) -> ConnectionId {
@@ -152,4 +153,120 @@ fn unheard_outcomes_do_not_count_to_the_next_transport_connection() {
     let failed = |event: &Event| matches!(event, Event::Failed { task: t, .. } if *t == task);
     let heard = pair.sides[1].events.iter().filter(|event| failed(event));
     assert_eq!(heard.count(), 1);
+}
+
+/// The receives of both sides were full of requests, and none had credits left for an answer.
+#[test]
+fn requests_leave_credits_for_the_answers() {
+    for min_grant in [5, 6, 8] {
+        let config = |i| {
+            let mut config = Config::new(i, 24, 128);
+            config.min_grant = min_grant;
+            config.rq_depth = 16;
+            config
+        };
+        let mut pair = Pair::rdma(config, &Pair::counts(&config(0)));
+        pair.listen(1);
+        let mut talk = Talk::open(&mut pair, false);
+        talk.keep = [true, true];
+        for user in 0..30 {
+            talk.say(&mut pair, 0, &Say::request(user));
+            talk.say(&mut pair, 1, &Say::request(user));
+        }
+        talk.settle(&mut pair);
+        let held = talk.kept.each_ref().map(Vec::len);
+        assert!(held.iter().all(|&held| held > 0 && held < 30), "{held:?}");
+        talk.let_go(&mut pair, 0);
+        talk.let_go(&mut pair, 1);
+        let answered = [0, 1].map(|i| talk.count(i, "response"));
+        assert_eq!(answered, [30, 30], "{min_grant}: {:#?}", talk.heard);
+    }
+}
+
+/// A connection that its user had aborted, and that was still there for what the peer might READ,
+/// answered keepalives: the peer waited on it for ever.
+#[test]
+fn an_aborted_connection_is_dead_to_the_peer() {
+    let (mut pair, [client, server]) = connected();
+    dial(&mut pair);
+    pair.run();
+    let Some(Event::SessionRequest { session, .. }) = pair.sides[1].events.pop_front() else {
+        panic!("nobody asked")
+    };
+    let (now, side) = (pair.now, &mut pair.sides[1]);
+    let other = side
+        .endpoint
+        .accept(now, session, 7, &[], b"", &mut side.slots);
+    let other = other.expect("asked");
+    pair.run();
+    side_offers(&mut pair, server);
+    pair.sides.iter_mut().for_each(|side| side.events.clear());
+    let now = pair.now;
+    assert_eq!(pair.sides[1].endpoint.abort(now, server), Ok(()));
+    pair.run();
+    assert_eq!(
+        pair.sides[0].endpoint.free_rows().nexuses,
+        7,
+        "one for both"
+    );
+    let closed = |event: &Event| match *event {
+        Event::Closed {
+            connection, reason, ..
+        } => Some((connection, reason)),
+        _ => None,
+    };
+    while pair.sides[0].events.iter().find_map(closed).is_none() {
+        assert!(pair.advance(), "nothing more happens");
+    }
+    let heard = pair.sides[0].events.iter().find_map(closed);
+    assert_eq!(heard, Some((client, Reason::TimedOut(Step::Keepalive))));
+    assert!(
+        pair.sides[1].endpoint.info(other).is_ok(),
+        "the other lives"
+    );
+}
+
+/// A request whose data the peer is to READ, and does not yet.
+fn side_offers(pair: &mut Pair, connection: ConnectionId) {
+    let side = &mut pair.sides[1];
+    side.memory.resize(50_000, 1);
+    let data = [side.segment(0, 50_000)];
+    let message = Message {
+        data: &data,
+        ..Message::default()
+    };
+    let sent = side
+        .endpoint
+        .send(connection, &message, &RequestOptions::default());
+    sent.expect("room");
+    pair.run();
+}
+
+/// The answer was there before the completion of the request's own frame, and in the user's hands
+/// when the connection ended: the completion did not find the queue pair that it was of.
+#[test]
+fn a_frame_that_completes_after_its_answer_and_its_connection_is_found() {
+    let (mut pair, [client, _]) = connected();
+    pair.late_sends = true;
+    let endpoint = &mut pair.sides[0].endpoint;
+    endpoint
+        .send(client, &Message::default(), &RequestOptions::default())
+        .expect("room");
+    pair.run();
+    let Some(Event::Request { task, .. }) = pair.sides[1].events.pop_front() else {
+        panic!("no request")
+    };
+    let answer = Message::default();
+    assert_eq!(pair.sides[1].endpoint.respond(task, &answer), Ok(()));
+    pair.run();
+    let Some(Event::Response { task, .. }) = pair.sides[0].events.pop_front() else {
+        panic!("no answer")
+    };
+    let now = pair.now;
+    assert_eq!(pair.sides[0].endpoint.abort(now, client), Ok(()));
+    pair.run();
+    assert_eq!(pair.sides[0].endpoint.release(task), Ok(()));
+    pair.run();
+    let free = pair.sides[0].endpoint.free_rows();
+    assert_eq!((free.nexuses, free.rx_slots, free.tx_slots), (8, 64, 32));
 }

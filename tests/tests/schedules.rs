@@ -62,7 +62,7 @@ const CONNECTIONS: usize = 3;
 fn world(schedule: Schedule) -> Pair {
     let config = |i| Config {
         inline_data_max: 1024,
-        min_grant: 4,
+        min_grant: 5,
         rq_depth: 8,
         keepalive: None,
         ..Config::new(i, 96, 48)

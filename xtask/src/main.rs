@@ -57,7 +57,7 @@ struct TestArgs {
     #[arg(long)]
     list: bool,
     /// Seeds that the step `sim` runs
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 10_000)]
     seeds: u32,
 }
 

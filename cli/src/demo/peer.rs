@@ -365,6 +365,10 @@ impl Peer {
             message: parcel.cargo.ledger,
             digest: 0,
             buffers: parcel.cargo.data.is_some() || parcel.cargo.into.is_some(),
+            len: parcel.cargo.data.map_or(0, |data| data.len.into()),
+            room: parcel.cargo.into.map_or(0, |into| into.len.into()),
+            receipt: desk.ledger.class(parcel.cargo.ledger) == Some(Class::Receipted),
+            deadline: None,
         };
         desk.ledger.take(at, taken);
         self.cargo.insert(user, parcel.cargo);
@@ -494,10 +498,15 @@ impl Peer {
             return;
         };
         let at = desk.env.now();
+        let message = cargo.ledger;
+        if outcome == Outcome::Receipt {
+            desk.ledger.take(at, Fact::ReceiptCame { message, code: 0 });
+        }
         let fact = Fact::Ended {
-            message: cargo.ledger,
+            message,
             outcome,
             returned,
+            clock: desk.now.as_nanos(),
         };
         desk.ledger.take(at, fact);
         self.out -= 1;
@@ -638,7 +647,7 @@ impl Peer {
                 }
             }
             Event::Closed { reason, .. } => {
-                desk.ledger.take(at, Fact::Closed { side });
+                desk.ledger.take(at, Fact::Closed { side, badly: false });
                 self.was_told(desk, reason.to_string());
                 self.is_up = false;
                 self.is_over = true;

@@ -49,6 +49,10 @@ pub(super) struct Summary {
     pub(super) outcomes: BTreeMap<&'static str, u64>,
     /// Rare paths that no seed took.
     pub(super) marks_missed: Vec<&'static str>,
+    /// Rows of the tables of states that no seed took, and that are not declared unreachable.
+    pub(super) rows_missed: Vec<String>,
+    /// Rows that are declared unreachable, or not at all, and were taken.
+    pub(super) rows_unexpected: Vec<String>,
     /// The same for the same seeds, always.
     pub(super) trace_hash: String,
     /// In real time, all threads together.
@@ -133,6 +137,8 @@ impl Totals {
             violations: self.violations,
             outcomes: names.zip(self.outcomes).collect(),
             marks_missed: MARKS.iter().copied().filter(|mark| !hit(mark)).collect(),
+            rows_missed: self.marks.rows_missed(),
+            rows_unexpected: self.marks.rows_unexpected(),
             trace_hash: format!("{:016x}", self.hash),
             events_per_s,
         }
@@ -180,9 +186,10 @@ impl Totals {
         }
         let _ = writeln!(
             text,
-            "\n{:<12}{} declared transitions were not taken",
+            "\n{:<12}{} declared transitions were not taken, {} were that should not be",
             "states",
-            self.marks.rows_missed().len()
+            summary.rows_missed.len(),
+            summary.rows_unexpected.len()
         );
     }
 

@@ -259,15 +259,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Whether a connection of the session is on the nexus.
     pub(crate) fn has_session(&mut self, n: u32, session: u32) -> bool {
+        self.connection_on(n, session).is_some()
+    }
+
+    /// The connection of a session that is on a nexus.
+    pub(crate) fn connection_on(&mut self, n: u32, session: u32) -> Option<u32> {
         let mut c = self.nexus(n).connections;
         while c != NONE {
             let row = self.connection(c);
             if row.session == session {
-                return true;
+                return Some(c);
             }
             c = row.nexus_next;
         }
-        false
+        None
     }
 
     /// Opens a client's nexus.
@@ -367,7 +372,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn nexus_action(&mut self, n: u32, from: State, action: Action) {
         match action {
-            Action::Ignored | Action::Deliver | Action::Drop | Action::Await => {}
+            Action::Ignored | Action::Deliver | Action::Await => {}
+            Action::Drop => self.trace.mark("frame after disconnect"),
             Action::Resolve => self.start(n, Due::Resolve),
             Action::Route => self.set_due(n, Due::Route),
             Action::Create if from == State::Vacant => self.start(n, Due::Create),

@@ -133,7 +133,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         row.peer_session = peer.0;
         row.peer_messages = peer.1.into();
-        row.peer_bytes = peer.2;
+        row.peer_bytes = i64::try_from(peer.2).unwrap_or(i64::MAX);
         row.peer_depth_bytes = peer.2;
         if self.g.config.flow_control {
             self.drop_too_long(c, peer.2);
@@ -198,6 +198,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.heard = false;
             row.awaited.insert(Awaited::KEEPALIVE);
             row.frames.insert(Frames::KEEPALIVE_REQ);
+            self.return_credits(c);
             self.mark_tx(c);
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
             return;
@@ -246,6 +247,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let waits = row.state == State::Online && !row.awaited.contains(Awaited::KEEPALIVE);
         row.frames.insert(Frames::KEEPALIVE_RSP);
+        self.return_credits(c);
         if let (Some(keepalive), true) = (keepalive, waits) {
             self.arm_after(Timer::Keepalive(c), 2 * keepalive.time);
         }

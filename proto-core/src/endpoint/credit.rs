@@ -26,8 +26,20 @@ const SLACK: u16 = 1;
 /// who holds one message does not cost the peer its credit.
 const RESERVE: u16 = 2;
 
-/// Credits that data needs: the last is the NOP's, the one before it is for control frames.
-pub(crate) const DATA_CREDITS: u16 = 3;
+/// Credits that answers and control frames need: the last is the NOP's.
+pub(crate) const ANSWER_CREDITS: u16 = 2;
+
+/// Credits that requests and one-ways need. Each stays in its receive until the peer's user is done
+/// with it, for which the peer may need to answer it, and credits for that. Were all receives of
+/// both sides full of requests, neither could answer ever again.
+pub(crate) const REQUEST_CREDITS: u16 = 4;
+
+/// Receives that are posted however many messages the user holds: with the one that is never
+/// granted as many as are left after a request, which are the answers' to come.
+const FLOOR: u16 = SLACK + REQUEST_CREDITS - 1;
+
+/// Completions that receives leave to each nexus's sends.
+pub(crate) const SENDS: u32 = 4;
 
 /// More credits than this at once are no receive queue's.
 pub(crate) const CREDITS_MAX: u16 = 1 << 14;
@@ -39,7 +51,7 @@ impl Nexus {
         self.recv_low = target.saturating_sub(batch(target));
         self.share_left = BATCH_MAX;
         self.set_batch(0);
-        self.grant_quiet = (DATA_CREDITS - 1).max(target / 2);
+        self.grant_quiet = (REQUEST_CREDITS - 1).max(target / 2);
     }
 
     /// Whether receives are to be posted, as far as the target tells.
@@ -56,7 +68,7 @@ impl Nexus {
         self.recv_quiet = if left > 0 {
             u16::MAX
         } else {
-            self.recv_low.max(self.recv_target / 2)
+            self.recv_low.max(self.recv_target / 2).max(FLOOR - 1)
         };
     }
 
@@ -85,9 +97,8 @@ impl Nexus {
     #[inline(always)]
     fn batch_due(&self) -> bool {
         let have = self.receives();
-        have < self.recv_target
-            && self.framing == Framing::Rdma
-            && (have <= self.recv_low || self.posted <= self.recv_target / 2)
+        let few = have <= self.recv_low || self.posted <= self.recv_target / 2;
+        ((have < self.recv_target && few) || self.posted < FLOOR) && self.framing == Framing::Rdma
     }
 
     /// Begins a batch of receives if one is due, and the share that was last worked out is good
@@ -110,7 +121,8 @@ impl Nexus {
     /// Receives to be posted until there are as many as aimed at.
     #[inline(always)]
     fn receives_missing(&self) -> u16 {
-        self.recv_target.saturating_sub(self.receives())
+        let missing = self.recv_target.saturating_sub(self.receives());
+        missing.max(FLOOR.saturating_sub(self.posted))
     }
 
     /// Receives posted, and slots held beyond what may be held without a receive less.
@@ -240,7 +252,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             });
         }
         // Each needs completions for its receives and for control frames.
-        let need = need + 4;
+        let need = need + SENDS;
         let have = limits
             .cq_depth
             .saturating_sub(self.g.receiving.saturating_mul(need));
@@ -264,9 +276,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let reserve = if shared { 0 } else { RESERVE };
         let min = u32::from(self.receives_needed(shared));
         let active = self.g.receiving.max(1);
+        let nexuses = self.s.tables().nexuses.len() as u32;
+        let others = nexuses.saturating_sub(self.g.receiving);
         // What is left when all that may still come have their minimum, in equal shares.
         let kept = if shared {
-            let others = self.s.tables().nexuses.len() as u32 - self.g.receiving;
             others.saturating_mul(min)
         } else {
             self.g.rx_kept
@@ -274,12 +287,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let share = self.g.config.rx_slots.saturating_sub(kept) / active;
         let free = self.g.rx_slots.free() + self.shared_spares();
         let row = self.nexus(n);
+        let transport = row.transport;
         // Those that came before may hold more than their share for a while.
         let left = (free + u32::from(row.posted + row.held)).saturating_sub(kept);
         let share = share.min(left);
         let acks = row.read_acks_expected;
         let wanted = u32::from(row.rq_depth) + 32 + u32::from(acks + RESERVE);
-        let transport = row.transport;
+        // The same for the completions that receives and sends of all share.
+        let depth = self.transport(transport).limits.cq_depth;
+        let kept = others.saturating_mul(min + SENDS);
+        let completions = depth.saturating_sub(kept) / active;
+        let share = share.min(completions.saturating_sub(SENDS));
         let queue = u32::from(self.transport(transport).limits.rq_depth);
         (share.clamp(min, wanted.max(min)) as u16 - reserve).min(queue as u16)
     }
@@ -325,8 +343,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn post_receive(&mut self, n: u32) -> Option<Work> {
         let transport = self.nexus(n).transport;
+        let first = matches!(self.nexus(n).state, State::Priming | State::ServerPriming);
         let state = self.transport(transport);
-        if state.cq_used >= state.limits.cq_depth {
+        let most = if first {
+            state.limits.cq_depth
+        } else {
+            state.cq_receives
+        };
+        if state.cq_used >= most {
             self.await_slot(n);
             return None;
         }
@@ -413,7 +437,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.tx_credits = sum;
         if !row.peer_granted {
             row.peer_granted = true;
-            row.peer_grant_small = credits <= DATA_CREDITS;
+            row.peer_grant_small = credits <= REQUEST_CREDITS;
         }
         self.look_again(n);
         Ok(())
@@ -433,7 +457,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // are no NOPs are answered so, or two idle peers would never stop. As a NOP grants all there
         // is, the one credit that it takes itself never makes the other side owe one, unless there
         // is so little that the peer cannot send data anyway: then it is not told.
-        let starved = row.granted < DATA_CREDITS && row.granted + row.grantable() > DATA_CREDITS;
+        let all = row.granted + row.grantable();
+        let lacks = |needed| row.granted < needed && all > needed;
+        let starved = lacks(ANSWER_CREDITS) || lacks(REQUEST_CREDITS);
         let few = row.granted <= row.recv_target / 2 && row.used_since_grant > 0;
         (starved || few) && row.grantable() > 0
     }
@@ -443,9 +469,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A posted receive came back: takes it off its queue.
     pub(crate) fn unpost(&mut self, n: u32, slot: u32) {
         let tables = self.s.tables();
-        let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
+        let nexus = &mut tables.nexuses[n as usize];
         nexus.posted -= 1;
         self.g.transport(nexus.transport).cq_used -= 1;
+        self.wake_slot_waiters();
+        let tables = self.s.tables();
+        let (nexus, slots) = (&mut tables.nexuses[n as usize], tables.slots);
         if nexus.rq_head == slot {
             queue_pop!(slots, nexus.rq_head, nexus.rq_tail, next_free);
             return;

@@ -2,7 +2,7 @@
 //! memory that peers may reach so (PROTOCOL.md 11).
 
 use super::Endpoint;
-use crate::entries::{Direct, Due, Ending, Region, TaskFlags, WorkEntry, WorkKind};
+use crate::entries::{Direct, Due, Ending, Frames, Region, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{CommandError, Failure, Length, Resource, WorkStatus};
 use crate::event::Event;
 use crate::ids::{ConnectionId, NONE, RegionId, TaskId, TransportId};
@@ -195,10 +195,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
+    /// Whether a direct READ or WRITE of a connection has no outcome yet.
+    pub(crate) fn moves_directly(&mut self, c: u32) -> bool {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            if row.direct != Direct::No && row.state == State::Sent {
+                return true;
+            }
+            t = row.next;
+        }
+        false
+    }
+
     /// A work request of a direct message is done.
     pub(crate) fn direct_done(&mut self, t: u32, bytes: u64, status: WorkStatus) {
+        let c = self.task(t).connection;
+        self.direct_moved(t, bytes, status);
+        if c != NONE && self.connection(c).frames.contains(Frames::FIN_REQ) {
+            self.mark_tx(c);
+        }
+    }
+
+    fn direct_moved(&mut self, t: u32, bytes: u64, status: WorkStatus) {
         let row = self.task(t);
-        row.transfer.done += bytes;
+        if status == WorkStatus::Success {
+            row.transfer.done += bytes;
+        }
         let (done, out) = (row.transfer.done == row.transfer.total, row.work);
         if status != WorkStatus::Success && status != WorkStatus::Flushed {
             // The queue pair is lost with it; this message knows the cause better than the rest.

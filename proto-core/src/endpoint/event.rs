@@ -297,8 +297,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let task = self.task(t);
         let receipt = TaskFlags::INCOMING | TaskFlags::RECEIPT;
-        let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE;
-        // The outcome of an answer that never left is this event, too, and owes nobody a receipt.
+        // The outcome of an answer is an event of the same kind, also of one that never left: nothing
+        // is due with that.
+        let later = TaskFlags::ORPHAN_LATER | TaskFlags::RECEIPT_DONE | TaskFlags::RESPONSE;
         let lives = task.state != TaskState::Ended;
         if lives && task.flags.contains(receipt) && !task.flags.intersects(later) {
             self.queue_response(c, t);

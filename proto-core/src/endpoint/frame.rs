@@ -239,7 +239,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if kind == Kind::AckReq {
             self.number_request(c, &mut session);
-            self.connection(c).peer_messages = self.connection(c).peer_messages.saturating_sub(1);
+            self.connection(c).peer_messages -= 1;
         }
         let at = self.g.config.headroom();
         let framing = self.nexus(n).framing;

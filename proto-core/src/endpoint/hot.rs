@@ -75,7 +75,7 @@ impl Globals {
     #[inline(never)]
     pub(crate) fn has_lines(&self) -> bool {
         let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
-        lines != NONE || self.slot_waiters > 0
+        lines & self.slot_line.head != NONE
     }
 }
 
@@ -130,9 +130,10 @@ impl<T: Trace> Hot<'_, T> {
         if n == NONE {
             return;
         }
+        let nexus = &mut self.nexuses[n as usize];
+        nexus.only_requests = false;
         if !row.in_tx {
             row.in_tx = true;
-            let nexus = &mut self.nexuses[n as usize];
             queue_push!(self.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
         }
         self.mark_ready(n);

@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Ending, Frames, TaskEvents, TaskFlags};
+use crate::entries::{Connection, Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::mutant::mutated;
@@ -14,6 +14,18 @@ use crate::trace::Trace;
 use crate::wire::{
     Kind, Op, Request, Response, SessionFields, SessionFlags, TransportFlags, Violation, What,
 };
+
+impl Connection {
+    /// The peer takes ACK_REQ as long as it has no FIN of this side.
+    fn can_return_credits(&self) -> bool {
+        let before_fin = self.frames.contains(Frames::FIN_REQ);
+        match self.state {
+            ConnectionState::Online => true,
+            ConnectionState::FinWait1 => before_fin,
+            _ => false,
+        }
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A violation inside one session ends that connection only.
@@ -303,6 +315,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let row = self.connection(c);
         row.peer_messages = row.peer_messages.saturating_add(messages.into());
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         row.peer_bytes = row.peer_bytes.saturating_add(bytes);
         self.mark_tx(c);
     }
@@ -332,7 +345,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
         let row = self.connection(c);
         row.peer_messages -= 1;
-        row.peer_bytes -= size;
+        row.peer_bytes = row.peer_bytes.saturating_sub_unsigned(size);
     }
 
     /// What the user gave back is owed to the peer as credit.
@@ -355,8 +368,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.owed_messages += 1;
         row.owed_bytes += size;
         let much = row.owed_messages >= messages_max / 2 || row.owed_bytes >= bytes_max / 2;
-        if much && row.state == ConnectionState::Online {
+        if much && row.can_return_credits() {
             row.frames.insert(Frames::ACK_REQ);
+            self.mark_tx(c);
+        }
+    }
+
+    /// Returns what is owed although it is less than half, now and then: a message that needs more
+    /// than half of all there is would wait for ever, when nothing else goes back. One message
+    /// alone may be owed for an ACK_REQ, and is not worth another.
+    pub(crate) fn return_credits(&mut self, c: u32) {
+        let row = self.connection(c);
+        let owes = row.owed_messages > 1 || row.owed_bytes > 0;
+        if self.g.config.flow_control && owes && self.connection(c).can_return_credits() {
+            self.connection(c).frames.insert(Frames::ACK_REQ);
             self.mark_tx(c);
         }
     }

@@ -95,6 +95,9 @@ pub(crate) struct TransportState {
     pub(crate) signal_every: u16,
     /// Work requests of all queues that can still produce a completion.
     pub(crate) cq_used: u32,
+    /// Receives are posted while fewer are used: what is above is for sends, which come back by
+    /// themselves. A receive comes back only when the peer sends, and it may wait for us.
+    pub(crate) cq_receives: u32,
     /// Nexuses with work, and with control outputs.
     pub(crate) ready: Queue,
     pub(crate) control: Queue,
@@ -109,6 +112,7 @@ impl TransportState {
         limits: TransportLimits::tcp(),
         signal_every: 1,
         cq_used: 0,
+        cq_receives: 0,
         ready: Queue::EMPTY,
         control: Queue::EMPTY,
         streams: List::EMPTY,
@@ -150,7 +154,7 @@ pub(crate) struct Globals {
     /// Connections whose user waits for a task or slot.
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
-    pub(crate) slot_waiters: u32,
+    pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
     pub(crate) waits: bool,
     /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
@@ -279,7 +283,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session_events: Queue::EMPTY,
             rare_events: false,
             blocked: Queue::EMPTY,
-            slot_waiters: 0,
+            slot_line: Queue::EMPTY,
             waits: false,
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
@@ -331,6 +335,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         self.g.transports[index] = TransportState {
             known: true,
+            cq_receives: limits.cq_depth - credit::SENDS,
             limits,
             signal_every: limits.signal_every.min(limits.sq_depth / 4).max(1),
             ..TransportState::UNKNOWN
@@ -428,6 +433,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn arm_after(&mut self, timer: Timer, after: core::time::Duration) {
         self.arm(timer, self.g.now.after(after));
     }
+    pub(crate) fn armed_at(&mut self, timer: Timer) -> Option<Instant> {
+        timer::armed_at(&mut self.s.tables(), timer).map(Instant::from_nanos)
+    }
     pub(crate) fn disarm(&mut self, timer: Timer) {
         timer::disarm(&mut self.s.tables(), &mut self.g.timers, timer);
     }
@@ -491,9 +499,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot < self.g.config.rx_slots {
             self.offer_slots();
         }
-        if self.g.slot_waiters > 0 {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
         self.wake_blocked();
     }
 }
@@ -508,7 +514,7 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("tx_slots", config.tx_slots.into(), 8)?;
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
-    at_least("min_grant", config.min_grant.into(), 4)?;
+    at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;

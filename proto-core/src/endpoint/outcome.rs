@@ -10,7 +10,7 @@ use crate::mutant::mutated;
 use crate::state::nexus;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::queue_pop;
+use crate::table::{queue_pop, queue_remove};
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
@@ -81,28 +81,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !core::mem::take(&mut t.connections[c as usize].in_blocked) {
             return;
         }
-        let next = t.connections[c as usize].blocked_next;
         let q = &mut self.g.blocked;
-        if q.head == c {
-            q.head = next;
-            if next == NONE {
-                q.tail = NONE;
-            }
-            return;
-        }
-        let mut at = q.head;
-        while t.connections[at as usize].blocked_next != c {
-            at = t.connections[at as usize].blocked_next;
-        }
-        t.connections[at as usize].blocked_next = next;
-        if next == NONE {
-            q.tail = at;
-        }
+        queue_remove!(t.connections, q.head, q.tail, blocked_next, c);
     }
 
     /// A work request of a message is done.
     pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
-        self.task(t).work -= 1;
+        let row = self.task(t);
+        row.work -= 1;
+        if row
+            .flags
+            .intersects(TaskFlags::ORPHAN | TaskFlags::ORPHAN_LATER)
+        {
+            row.nexus = NONE;
+        }
         let good = status == WorkStatus::Success;
         match kind {
             WorkKind::Read | WorkKind::Write => self.rdma_done(t, kind, bytes, status),
@@ -183,6 +175,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         let (c, request) = (row.connection, row.kind == Kind::MsgReq);
+        if row.into.count > 0 {
+            // It had its data already.
+            self.task_event(t, TaskEvents::RETURNED);
+        }
         if request {
             self.connection(c).unanswered -= 1;
         }
@@ -193,7 +189,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn orphan(&mut self, t: u32, reason: Reason) {
         let row = self.task(t);
         row.closed = reason;
-        row.nexus = NONE;
+        // Its own frame may not be out, though the answer to it has come.
+        if !row.flags.contains(TaskFlags::ON_QUEUE) {
+            row.nexus = NONE;
+        }
         let incoming = if row.flags.contains(TaskFlags::INCOMING) {
             t
         } else {

@@ -14,8 +14,7 @@ use crate::inputs::recorded;
 use crate::memory::{SEGMENTS_INLINE, Segment};
 use crate::state::connection::State;
 use crate::storage::Storage;
-use crate::table::{Pool, Queue, queue_pop, queue_push};
-use crate::timer::Timer;
+use crate::table::{Pool, Queue, queue_pop, queue_push, queue_remove};
 use crate::trace::Trace;
 use crate::wire::status;
 
@@ -402,9 +401,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         task.flags.remove(TaskFlags::POOL_LINE);
         task.flags.insert(TaskFlags::POOLED);
         task.into = list;
-        if task.deadline_is_provide {
-            self.disarm(Timer::Task(t));
-        }
+        self.end_asking(t);
         self.begin_transfer(t);
         true
     }
@@ -417,20 +414,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         task.flags.remove(TaskFlags::POOL_LINE);
-        let (c, next) = (task.connection, task.queue_next);
+        let c = task.connection;
         let row = &mut tables.connections[c as usize];
-        if row.pool_head == t {
-            row.pool_head = next;
-        } else {
-            let mut at = row.pool_head;
-            while tables.tasks[at as usize].queue_next != t {
-                at = tables.tasks[at as usize].queue_next;
-            }
-            tables.tasks[at as usize].queue_next = next;
-            if next == NONE {
-                row.pool_tail = at;
-            }
-        }
+        queue_remove!(tables.tasks, row.pool_head, row.pool_tail, queue_next, t);
         self.line_up(c);
     }
 

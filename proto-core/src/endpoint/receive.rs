@@ -373,6 +373,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let peer = Some(Reason::PeerClosed);
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
+            // It is here for what the peer may still touch. The peer shall not take it for alive.
+            Kind::KeepaliveReq if self.connection(c).state == State::Ending => {
+                self.g.counters.late += 1;
+                self.trace.mark("stale session frame ignored");
+            }
             Kind::KeepaliveReq if self.asks_too_often(c) => {
                 let times = self.connection(c).asked_times.into();
                 return Ok(self.break_session(c, What::KeepaliveRate, 4, times));

@@ -17,6 +17,7 @@ use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
 use crate::table::{queue_pop, queue_push};
 use crate::tid;
+use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
@@ -128,11 +129,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn find_memory(&mut self, t: u32) -> Result<(), u32> {
         let c = self.task(t).connection;
         let policy = self.connection(c).policy;
-        if self.task(t).timer == NONE {
-            self.task(t).deadline_is_provide = true;
-            let timeout = policy.provide_timeout;
-            let timeout = timeout.unwrap_or(self.g.config.provide_timeout);
-            self.arm_after(Timer::Task(t), timeout);
+        let timeout = policy.provide_timeout;
+        let timeout = timeout.unwrap_or(self.g.config.provide_timeout);
+        let provide = self.g.now.after(timeout);
+        // A request has one timer: its own deadline is kept while the user's runs, or runs on when
+        // it comes first.
+        let own = self.armed_at(Timer::Task(t));
+        let row = self.task(t);
+        row.kept_deadline = own.map_or(0, Instant::as_nanos);
+        row.deadline_is_provide = own.is_none_or(|own| own > provide);
+        if row.deadline_is_provide {
+            self.arm(Timer::Task(t), provide);
         }
         match policy.rendezvous {
             Rendezvous::Ask => {
@@ -140,6 +147,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 Ok(())
             }
             Rendezvous::Pool { max_bytes } => self.ask_pool(t, max_bytes),
+        }
+    }
+
+    /// The user decided about a waiting payload: its deadline is the message's own again.
+    pub(crate) fn end_asking(&mut self, t: u32) {
+        let row = self.task(t);
+        if !core::mem::take(&mut row.deadline_is_provide) {
+            return;
+        }
+        match core::mem::take(&mut row.kept_deadline) {
+            0 => self.disarm(Timer::Task(t)),
+            own => self.arm(Timer::Task(t), Instant::from_nanos(own)),
         }
     }
 
@@ -172,11 +191,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             });
         }
         let list = self.take_list(segments)?;
-        let row = self.task(t);
-        row.into = list;
-        if row.deadline_is_provide {
-            self.disarm(Timer::Task(t));
-        }
+        self.task(t).into = list;
+        self.end_asking(t);
         self.begin_transfer(t);
         Ok(())
     }
@@ -225,6 +241,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.leave_pool_line(t);
         self.discard_payload(t);
         if !incoming {
+            self.owe_unfetched(t);
             self.task_input(t, Input::FetchFailed);
             self.queue_read_ack(t);
             self.finish(t, Ending::Failed(Failure::RefusedHere(code)));
@@ -237,11 +254,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.task_input(t, Input::Respond);
             self.connection(c).unanswered -= 1;
             let row = self.task(t);
+            // Its credit goes back with the answer.
+            row.data_len = row.transfer.total;
             row.status = code;
             row.flags.insert(TaskFlags::RESPONSE | TaskFlags::SILENT);
             self.queue_response(c, t);
         } else {
             self.task(t).receipt_code = code;
+            self.owe_unfetched(t);
             self.task_input(t, Input::FetchFailed);
             if self.task(t).flags.contains(TaskFlags::RECEIPT) {
                 self.queue_response(c, t);
@@ -492,6 +512,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
+    /// Nobody wants an answer any more whose data is READ: once nothing of it is under way, the peer
+    /// is told that its buffers are free.
+    pub(crate) fn abandon_answer(&mut self, t: u32) {
+        let row = self.task(t);
+        let Transfer { posted, done, .. } = row.transfer;
+        if row.state != State::Orphaned || row.answer == NONE || done < posted {
+            return;
+        }
+        let input = if done == row.transfer.total {
+            Input::FetchDone
+        } else {
+            Input::FetchFailed
+        };
+        self.owe_unfetched(t);
+        self.task_input(t, input);
+        self.queue_read_ack(t);
+        self.late(t);
+    }
+
+    /// A message whose data nobody takes gives its application credit back all the same.
+    pub(crate) fn owe_unfetched(&mut self, t: u32) {
+        let row = self.task(t);
+        let size = row.transfer.total + u64::from(row.rx_header_len);
+        let c = row.connection;
+        if c != NONE {
+            self.owe_dropped(c, size);
+        }
+    }
+
     /// Puts a received message behind those that are still being fetched.
     pub(crate) fn hold_back(&mut self, c: u32, t: u32) {
         let tables = self.s.tables();
@@ -540,12 +589,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.remote_count = response.head.sges;
         row.transfer.total = total;
         row.nexus = n;
+        let size = total + u64::from(response.head.header_len);
         if self.task_input(t, Input::AnswerFetch) != Action::Fetch {
+            self.owe_dropped(c, size);
             self.queue_read_ack(t);
             self.late(t);
             return Keep::No;
         }
         if total > self.g.config.payload_max || (offered && total > room) {
+            self.owe_dropped(c, size);
             self.task_input(t, Input::FetchFailed);
             self.queue_read_ack(t);
             let max = if offered {
@@ -556,7 +608,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.finish(t, Ending::Failed(Failure::TooLong { len: total, max }));
             return Keep::No;
         }
-        let _ = c;
         self.keep_answer(t, slot, response);
         if offered {
             self.begin_transfer(t);
@@ -575,15 +626,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// nothing is out any more the peer gets its buffers back. On streams, whoever reads the
     /// payload ends it.
     pub(crate) fn end_orphaned_fetch(&mut self, t: u32) {
-        let row = self.task(t);
-        let (n, out) = (row.nexus, row.transfer.posted > row.transfer.done);
-        let fetching = row.state == State::Orphaned && row.answer != NONE;
-        if !fetching || out || n == NONE || self.nexus(n).framing != Framing::Rdma {
-            return;
+        let n = self.task(t).nexus;
+        if n != NONE && self.nexus(n).framing == Framing::Rdma {
+            self.abandon_answer(t);
         }
-        self.task_input(t, Input::FetchFailed);
-        self.queue_read_ack(t);
-        self.late(t);
     }
 
     /// The peer is told that its buffers of a READ response are free.

@@ -10,7 +10,7 @@ use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
 use crate::state::connection;
 use crate::state::task::{Action, Input};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::{queue_pop, queue_push, queue_remove};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
@@ -298,16 +298,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         task.flags.remove(TaskFlags::QUEUED);
-        let next = task.queue_next;
-        if row.rsp_head == t {
-            row.rsp_head = next;
-            return;
-        }
-        let mut at = row.rsp_head;
-        while tables.tasks[at as usize].queue_next != t {
-            at = tables.tasks[at as usize].queue_next;
-        }
-        tables.tasks[at as usize].queue_next = next;
+        queue_remove!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
     }
 
     /// Gives a received message, a response or a setup answer back: its slot is free for the next
@@ -490,7 +481,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(());
         }
         row.wants_writable = true;
-        if flow_control && row.peer_messages == 0 {
+        if flow_control && row.peer_messages <= 0 {
             return Err(CommandError::NoCredit);
         }
         Err(CommandError::Full(Resource::Queue))

@@ -374,6 +374,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(super) fn say_goodbye(&mut self, c: u32, old: u32) {
         let s = self.connection(c).session;
         let peer_session = self.connection(c).peer_session;
+        // It is off the old one before that can end, which would end what is on it.
         self.detach_nexus(c);
         if let Ok(silent) = self.take_connection() {
             self.attach_nexus(silent, old);
@@ -411,7 +412,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             State::Accepted | State::Online | State::Imported
         );
         let welcome = self.session(s).joins_left > 0 || self.is_from_same_host(s, n);
-        if !self.nexus(n).server || !open || !welcome || self.has_session(n, s) {
+        let earlier = self.connection_on(n, s);
+        // A client that was sent away and comes here after all is done with the connection that it
+        // was sent away on, so this side need not wait for a repetition of its FIN any more.
+        let parted =
+            earlier.is_none_or(|c| self.connection(c).state == connection::State::TimeWait);
+        if !self.nexus(n).server || !open || !welcome || !parted {
             return Err(unknown);
         }
         let Ok(c) = self.take_connection() else {
@@ -435,6 +441,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.setup_rtid = request.head.ltid;
         self.session_input(s, Input::Hello);
         self.connection_input(c, ConnectionInput::Hello, None);
+        if let Some(earlier) = earlier {
+            let reason = self.connection(earlier).reason;
+            self.connection_input(earlier, ConnectionInput::Deadline, Some(reason));
+        }
         if idle {
             self.nexus_input(n, nexus::Input::Used, None);
         }

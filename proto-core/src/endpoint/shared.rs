@@ -261,10 +261,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(tables.slots, list.head, list.tail, next_free, slot);
         }
         // Others may be short of them.
-        let waiting = self.g.slot_waiters > 0;
-        if waiting {
-            self.wake_slot_waiters();
-        }
+        self.wake_slot_waiters();
     }
 
     /// Receives of shared queues that no nexus has: as good as free.

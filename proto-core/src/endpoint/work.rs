@@ -2,6 +2,7 @@
 //! like on the wire, in `frame`.
 
 use super::Endpoint;
+use super::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use super::hot::{Done, FRAME};
 use crate::entries::{Direct, Frames, TaskFlags, WorkEntry, WorkKind};
 use crate::error::{Reason, WorkStatus};
@@ -14,7 +15,7 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::{Input, State};
 use crate::state::task::State as TaskState;
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_push};
+use crate::table::{queue_pop, queue_push, queue_remove};
 use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{Framing, Kind};
@@ -127,27 +128,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         let row = &mut tables.nexuses[n as usize];
         if core::mem::take(&mut row.wants_slot) {
-            self.g.slot_waiters -= 1;
+            let q = &mut self.g.slot_line;
+            queue_remove!(tables.nexuses, q.head, q.tail, slot_next, n);
         }
-        if !core::mem::take(&mut row.in_ready) {
-            return;
-        }
-        let next = row.ready_next;
-        let q = &mut self.g.transport(row.transport).ready;
-        if q.head == n {
-            q.head = next;
-            if next == NONE {
-                q.tail = NONE;
-            }
-            return;
-        }
-        let mut at = q.head;
-        while tables.nexuses[at as usize].ready_next != n {
-            at = tables.nexuses[at as usize].ready_next;
-        }
-        tables.nexuses[at as usize].ready_next = next;
-        if next == NONE {
-            q.tail = at;
+        let row = &mut tables.nexuses[n as usize];
+        if core::mem::take(&mut row.in_ready) {
+            let q = &mut self.g.transport(row.transport).ready;
+            queue_remove!(tables.nexuses, q.head, q.tail, ready_next, n);
         }
     }
 
@@ -162,23 +149,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !core::mem::take(&mut tables.connections[c as usize].in_tx) {
             return;
         }
-        let next = tables.connections[c as usize].tx_next;
         let nexus = &mut tables.nexuses[n as usize];
-        if nexus.tx_head == c {
-            nexus.tx_head = next;
-            if next == NONE {
-                nexus.tx_tail = NONE;
-            }
-            return;
-        }
-        let mut at = nexus.tx_head;
-        while tables.connections[at as usize].tx_next != c {
-            at = tables.connections[at as usize].tx_next;
-        }
-        tables.connections[at as usize].tx_next = next;
-        if next == NONE {
-            nexus.tx_tail = at;
-        }
+        queue_remove!(tables.connections, nexus.tx_head, nexus.tx_tail, tx_next, c);
     }
 
     #[inline(never)]
@@ -201,7 +173,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn setup_frame_due(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
-        if !self.nexus(n).setup_due || !self.room(n) {
+        if !self.nexus(n).setup_due {
+            return None;
+        }
+        if !self.room(n) {
+            self.await_room(n);
             return None;
         }
         let slot = self.frame_slot(n)?;
@@ -210,6 +186,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn next_online(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         if !self.room(n) {
+            self.await_room(n);
             return None;
         }
         // Transfers first: one that is done may leave a READ_ACK behind.
@@ -225,6 +202,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Some(self.read_ack_frame(n, slot, slots));
         }
         let rdma = self.nexus(n).framing == Framing::Rdma;
+        let mut passed = NONE;
         while self.nexus(n).tx_head != NONE {
             let c = self.nexus(n).tx_head;
             let pick = self.pick(c);
@@ -237,6 +215,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             if rdma && self.nexus(n).tx_credits < self.credits_needed(n, pick) {
                 self.trace.mark("data waited for credits");
+                if self.goes_on_to_answers(n, c, &mut passed) {
+                    continue;
+                }
                 break;
             }
             match self.emit(n, c, pick, slots) {
@@ -255,13 +236,31 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn credits_needed(&mut self, n: u32, pick: Pick) -> u16 {
         match pick {
-            Pick::Control(_) => 2,
             // Work that the peer's receive queue does not see.
             Pick::Request(t) if self.task(t).direct != Direct::No => 0,
-            // A peer that gives so few could never be sent data otherwise.
-            _ if self.nexus(n).peer_grant_small => 2,
-            _ => super::credit::DATA_CREDITS,
+            // A peer that gives so few could never be sent requests otherwise.
+            Pick::Request(_) if !self.nexus(n).peer_grant_small => REQUEST_CREDITS,
+            _ => ANSWER_CREDITS,
         }
+    }
+
+    /// The request that is next of a connection lacks credits: whether to look at the next
+    /// connection, for answers and control frames, which need fewer. When all were looked at since
+    /// one had something new to send, that is not done again.
+    fn goes_on_to_answers(&mut self, n: u32, c: u32, passed: &mut u32) -> bool {
+        let row = self.nexus(n);
+        if row.tx_credits < ANSWER_CREDITS || row.only_requests {
+            return false;
+        }
+        if *passed == c {
+            row.only_requests = true;
+            return false;
+        }
+        if *passed == NONE {
+            *passed = c;
+        }
+        self.rotate_tx(n, c);
+        true
     }
 
     fn emit(&mut self, n: u32, c: u32, pick: Pick, slots: &mut impl Slots) -> Emitted {
@@ -324,9 +323,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A nexus wants to be asked again when the next slot is free.
     pub(crate) fn await_slot(&mut self, n: u32) {
-        if !self.nexus(n).wants_slot {
-            self.nexus(n).wants_slot = true;
-            self.g.slot_waiters += 1;
+        let tables = self.s.tables();
+        let row = &mut tables.nexuses[n as usize];
+        if !core::mem::replace(&mut row.wants_slot, true) {
+            let q = &mut self.g.slot_line;
+            queue_push!(tables.nexuses, q.head, q.tail, slot_next, n);
             self.g.waits = true;
         }
     }
@@ -341,13 +342,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         slot
     }
 
+    /// A slot or room among the completions came back: all who wait are asked again, in their
+    /// order. What else comes back before the driver asks for work finds nobody in the line.
+    #[inline(always)]
     pub(crate) fn wake_slot_waiters(&mut self) {
-        self.g.slot_waiters = 0;
-        let count = self.s.tables().nexuses.len() as u32;
-        for n in 0..count {
-            if core::mem::take(&mut self.nexus(n).wants_slot) {
-                self.mark_ready(n);
-            }
+        if self.g.slot_line.head != NONE {
+            self.wake_slot_line();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_slot_line(&mut self) {
+        while self.g.slot_line.head != NONE {
+            let tables = self.s.tables();
+            let q = &mut self.g.slot_line;
+            let n = queue_pop!(tables.nexuses, q.head, q.tail, slot_next);
+            self.nexus(n).wants_slot = false;
+            self.mark_ready(n);
         }
     }
 
@@ -381,6 +393,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if slot != NONE {
             self.free_slot(slot);
         }
+        self.wake_slot_waiters();
         if t != NONE {
             self.work_done(t, kind, bytes, status);
         }
@@ -434,15 +447,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// Whether the peer's application credits cover a queued message, taking them if so is left
-    /// to the frame.
-    pub(crate) fn covered(&mut self, c: u32, t: u32) -> bool {
+    /// Whether the peer's application credits cover a queued request or one-way. Answers never
+    /// wait for any: the peer asked for them, and holds back its credits until it has them.
+    fn covered(&mut self, c: u32, t: u32) -> bool {
         let row = self.task(t);
-        let receipt =
-            row.flags.contains(TaskFlags::INCOMING) && !row.flags.contains(TaskFlags::RESPONSE);
         let size = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
         let row = self.connection(c);
-        row.peer_messages >= 1 && (receipt || row.peer_bytes >= size)
+        row.peer_messages >= 1 && i64::try_from(size).is_ok_and(|size| row.peer_bytes >= size)
     }
 
     pub(crate) fn pop_tx(&mut self, n: u32) {
@@ -494,9 +505,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !online {
             return Pick::Nothing;
         }
-        let (req, rsp, turn) = (row.req_head, row.rsp_head, row.rsp_turn);
+        let (req, rsp, turn, n) = (row.req_head, row.rsp_head, row.rsp_turn, row.nexus);
         let req_goes = req != NONE && (!flow_control || self.covered(c, req));
-        let rsp_goes = rsp != NONE && (!flow_control || self.covered(c, rsp));
+        let rsp_goes = rsp != NONE;
+        let turn = turn || (rsp_goes && self.lacks_request_credits(n));
         match (req_goes, rsp_goes, turn) {
             (true, false, _) | (true, true, false) => return Pick::Request(req),
             (false, true, _) | (true, true, true) => return Pick::Response(rsp),
@@ -508,10 +520,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Control(Frames::FIN_RSP);
         }
         let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
-        if row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first {
+        let fin = row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first;
+        // A device does not order what it READs before the FIN.
+        if fin && !self.moves_directly(c) {
             return Pick::Control(Frames::FIN_REQ);
         }
         Pick::Nothing
+    }
+
+    /// Whether answers may go and requests may not.
+    fn lacks_request_credits(&mut self, n: u32) -> bool {
+        let row = self.nexus(n);
+        row.tx_credits < REQUEST_CREDITS && row.framing == Framing::Rdma && !row.peer_grant_small
     }
 
     /// Messages that ended while queued leave the queue's head.
@@ -555,6 +575,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         fits && self.g.work.free() > 0
     }
 
+    /// A nexus without room is asked again when there may be some: of its own send queue it hears
+    /// anyway, of what all share only so.
+    fn await_room(&mut self, n: u32) {
+        let transport = self.nexus(n).transport;
+        let state = self.g.transport(transport);
+        if state.cq_used >= state.limits.cq_depth || self.g.work.free() == 0 {
+            self.await_slot(n);
+        }
+    }
+
     /// Two places of the send queue are kept for control frames.
     #[inline]
     pub(crate) fn room_for_data(&mut self, n: u32) -> bool {
@@ -584,7 +614,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.nexus(n);
         let (c, credits) = (row.tx_head, row.tx_credits);
         let rdma = row.framing == Framing::Rdma;
-        if c == NONE || (rdma && credits < 4) || !self.room(n) || !self.room_for_data(n) {
+        if c == NONE
+            || (rdma && credits <= REQUEST_CREDITS)
+            || !self.room(n)
+            || !self.room_for_data(n)
+        {
             return false;
         }
         matches!(self.pick(c), Pick::Request(_) | Pick::Response(_))

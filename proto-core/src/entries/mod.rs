@@ -143,6 +143,8 @@ pub struct Nexus {
     pub(crate) setup_work: bool,
     /// The peer grants so little that no credit can be kept for control frames.
     pub(crate) peer_grant_small: bool,
+    /// All connections that have something to send have requests, and lack credits for them.
+    pub(crate) only_requests: bool,
     pub(crate) peer_granted: bool,
     /// Receives that peers took which were not theirs, and that are not posted anew yet.
     pub(crate) robbed: u8,
@@ -170,7 +172,9 @@ pub struct Nexus {
     pub(crate) usual: bool,
     pub(crate) control_next: u32,
     pub(crate) in_control: bool,
+    /// In the line of those who wait for a slot or for room among the completions.
     pub(crate) wants_slot: bool,
+    pub(crate) slot_next: u32,
 
     // Lookup by peer address: chain and, independent of this row's nexus, bucket head.
     pub(crate) hash_next: u32,
@@ -233,6 +237,7 @@ impl Nexus {
         setup_due: false,
         setup_work: false,
         peer_grant_small: false,
+        only_requests: false,
         peer_granted: false,
         robbed: 0,
         ack_head: NONE,
@@ -251,6 +256,7 @@ impl Nexus {
         control_next: NONE,
         in_control: false,
         wants_slot: false,
+        slot_next: NONE,
         hash_next: NONE,
         bucket: NONE,
         timer: NONE,
@@ -409,8 +415,9 @@ pub struct Connection {
     pub(crate) rsp_expected: u16,
 
     // Application credits.
-    pub(crate) peer_messages: u32,
-    pub(crate) peer_bytes: u64,
+    /// Below zero when responses or ACK_REQs went, which need none and take some all the same.
+    pub(crate) peer_messages: i32,
+    pub(crate) peer_bytes: i64,
     /// The most bytes that the peer ever takes; a longer message would wait forever.
     pub(crate) peer_depth_bytes: u64,
     pub(crate) owed_messages: u16,

@@ -269,6 +269,8 @@ pub struct Task {
     pub(crate) sq_bytes: u32,
     /// What its deadline is for: the user's answer to a waiting payload, or the message.
     pub(crate) deadline_is_provide: bool,
+    /// The message's own deadline while the other runs, in nanoseconds; 0 for none.
+    pub(crate) kept_deadline: u64,
     pub(crate) timer: u32,
 }
 
@@ -328,6 +330,7 @@ impl Task {
             status,
             direct,
             remote_addr: _,
+            kept_deadline: _,
             remote_key: _,
             out,
             into,
@@ -399,6 +402,7 @@ impl Task {
         status: 0,
         direct: Direct::No,
         remote_addr: 0,
+        kept_deadline: 0,
         remote_key: 0,
         out: SegmentList::EMPTY,
         into: SegmentList::EMPTY,

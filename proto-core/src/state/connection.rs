@@ -88,14 +88,14 @@ super::machine! {
 
         Requested + Accept => Online / GoOnline;
         Requested + SentAway => FinWait1 / SendFin;
-        Requested + Close => Ending / Drop;
-        Requested + Abort => Ending / Drop;
-        Requested + FinReq => Ending / Drop;
+        Requested + Close => Ending / Drop, unreachable "its user gets its id by accepting it";
+        Requested + Abort => Ending / Drop, unreachable "its user gets its id by accepting it";
+        Requested + FinReq => Ending / Drop, unreachable "the client knows no number to name it by";
         Requested + Lost => Ending / Drop;
         Requested + Broken => Ending / Drop;
 
         Online + Close => FinWait1 / SendFin;
-        Online + Moved => FinWait1 / SendFin;
+        Online + Moved => FinWait1 / SendFin, unreachable "the answer that moves it is the one that would bring it online";
         Online + FinReq => LastAck / AckAndFin;
         Online + Abort => Ending / Drop;
         Online + Lost => Ending / Drop;

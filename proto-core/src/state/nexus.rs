@@ -67,7 +67,7 @@ super::machine! {
         Resolving + Unreachable => Destroying / Kill;
         Resolving + DeviceRemoval => Destroying / Kill;
         Resolving + DriverFailed => Destroying / Kill;
-        Resolving + Fail => Destroying / Kill;
+        Resolving + Fail => Destroying / Kill, unreachable "who gives it up leaves it unused first";
         Resolving + Deadline => Destroying / Kill;
         Resolving + Unused => Destroying / Destroy;
 
@@ -77,7 +77,7 @@ super::machine! {
         Routing + AddrChange => Destroying / Kill;
         Routing + DeviceRemoval => Destroying / Kill;
         Routing + DriverFailed => Destroying / Kill;
-        Routing + Fail => Destroying / Kill;
+        Routing + Fail => Destroying / Kill, unreachable "who gives it up leaves it unused first";
         Routing + Deadline => Destroying / Kill;
         Routing + Unused => Destroying / Destroy;
 
@@ -85,7 +85,7 @@ super::machine! {
         Creating + AddrChange => Destroying / Kill;
         Creating + DeviceRemoval => Destroying / Kill;
         Creating + DriverFailed => Destroying / Kill;
-        Creating + Fail => Destroying / Kill;
+        Creating + Fail => Destroying / Kill, unreachable "who gives it up leaves it unused first";
         Creating + Deadline => Destroying / Kill;
         Creating + Unused => Destroying / Destroy;
 
@@ -93,7 +93,7 @@ super::machine! {
         Priming + AddrChange => Draining / Drain;
         Priming + DeviceRemoval => Draining / Drain;
         Priming + DriverFailed => Draining / Drain;
-        Priming + Fail => Draining / Drain;
+        Priming + Fail => Draining / Drain, unreachable "its receive moves it on before the post can fail";
         Priming + Deadline => Draining / Drain;
         Priming + Unused => Draining / Drain;
 
@@ -132,7 +132,7 @@ super::machine! {
         Requested + Rejected => Destroying / Refused;
         Requested + Unreachable => Destroying / Refused;
         Requested + ConnectError => Destroying / Refused;
-        Requested + Fail => Destroying / Refused;
+        Requested + Fail => Destroying / Refused, unreachable "nothing is posted or received before";
         Requested + Deadline => Destroying / Refused;
 
         ServerPriming + Primed => Accepting / Accept;
@@ -143,7 +143,7 @@ super::machine! {
         ServerPriming + Rejected => Draining / Drain;
         ServerPriming + Unreachable => Draining / Drain;
         ServerPriming + ConnectError => Draining / Drain;
-        ServerPriming + Fail => Draining / Drain;
+        ServerPriming + Fail => Draining / Drain, unreachable "its receive moves it on before the post can fail";
         ServerPriming + Deadline => Draining / Drain;
 
         Accepting + Established => Awaiting / Await;
@@ -176,9 +176,9 @@ super::machine! {
         Awaiting + Deadline => Disconnecting / Disconnect;
 
         Refusing + RefusalSent => Disconnecting / Disconnect;
-        Refusing + SetupReq => Disconnecting / Wrong;
-        Refusing + SetupRsp => Disconnecting / Wrong;
-        Refusing + Frame => Disconnecting / Wrong;
+        Refusing + SetupReq => Disconnecting / Wrong, unreachable "a peer has one receive before it is set up, and used it";
+        Refusing + SetupRsp => Disconnecting / Wrong, unreachable "a peer has one receive before it is set up, and used it";
+        Refusing + Frame => Disconnecting / Wrong, unreachable "a peer has one receive before it is set up, and used it";
         Refusing + Disconnected => Draining / Drain;
         Refusing + DeviceRemoval => Draining / Drain;
         Refusing + DriverFailed => Draining / Drain;

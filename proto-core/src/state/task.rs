@@ -83,7 +83,7 @@ super::machine! {
         Delivered + Flush => Delivered / Hold;
 
         Answering + Post => Answered / Mark;
-        Answering + Expire => Ended / GiveUp;
+        Answering + Expire => Ended / GiveUp, unreachable "an answer has no deadline of its own";
         Answering + Flush => Ended / GiveUp;
 
         Answered + SendDone => Ended / Complete;

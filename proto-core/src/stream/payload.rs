@@ -121,6 +121,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 // Its answer has come, so nothing else would end it.
                 task::State::Orphaned => {
                     self.trace.mark("payload expired under way");
+                    self.owe_unfetched(t);
                     self.task_input(t, Input::FetchFailed);
                     self.late(t);
                 }
@@ -253,7 +254,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A message does not want its payload (any more): on streams it is dropped as it comes.
     pub(crate) fn discard_payload(&mut self, t: u32) {
         let n = self.task(t).nexus;
-        if n == NONE || self.nexus(n).framing == Framing::Rdma {
+        if n == NONE {
+            return;
+        }
+        if self.nexus(n).framing == Framing::Rdma {
+            self.abandon_answer(t);
             return;
         }
         for s in self.nexus(n).sockets {

@@ -1,19 +1,12 @@
 //! The endpoint's events, one by one.
 
-use xio_proto::{Event, Failure, TaskId, TransportId};
+use xio_proto::{Event, Reason, Receipt, TaskId, TransportId};
 
+use super::react::number_of;
 use super::{Actor, Due, ID_BITS};
 use crate::check::{Fact, Outcome};
 use crate::driver::{Core, Desk, User};
 use crate::trace::{Act, Object};
-
-fn outcome_of(failure: Failure) -> Outcome {
-    match failure {
-        Failure::ConnectionEnded(_) => Outcome::Unknown,
-        Failure::NeverSent(_) => Outcome::NeverSent,
-        _ => Outcome::Refused,
-    }
-}
 
 /// A number for an event, for the trace.
 fn event_number(event: &Event) -> (u64, u64) {
@@ -35,49 +28,53 @@ fn event_number(event: &Event) -> (u64, u64) {
         Event::Closed { user, .. } => (15, user),
         Event::SessionClosed { session, .. } => (16, session.to_bits()),
         Event::ListenFailed { user, .. } => (17, user),
+        Event::RegionReady { user, .. } => (19, user),
+        Event::RegionFailed { user, .. } => (20, user),
+        Event::RegionRevoked { user, .. } => (21, user),
+        Event::Portals { user, .. } => (22, user),
         _ => (18, 0),
     }
 }
 
 impl User for Actor {
     fn sides(&self) -> Vec<u32> {
-        self.lines.iter().map(|line| line.side).collect()
+        self.sides_of_lines()
     }
 
     fn turn(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        self.read_letters(core, desk);
         let now = desk.env.now();
         if self.next_turn > now {
             return;
         }
         self.next_turn = u64::MAX;
         self.hear(core);
-        while self.errands.front().is_some_and(|errand| errand.at <= now) {
+        for _ in 0..self.errands.len() {
             if let Some(errand) = self.errands.pop_front() {
-                self.run_errand(core, desk, &errand);
+                if errand.at <= now {
+                    self.run_errand(core, desk, &errand);
+                } else {
+                    self.errands.push_back(errand);
+                }
             }
         }
-        for (session, line) in core::mem::take(&mut self.waiting) {
-            self.accept(core, desk, session, line);
-        }
+        self.answer_asked(core, desk);
         while self.due.front().is_some_and(|due| due.at <= now) {
             if let Some(due) = self.due.pop_front() {
                 self.respond(core, desk, due);
+                self.pump(core, desk, due.line);
             }
         }
         self.cancel_due(core, desk);
+        self.abort_due(core, desk);
         for line in 0..self.lines.len() as u32 {
-            if self.lines[line as usize].left > 0 {
+            let l = &self.lines[line as usize];
+            if l.is_open() && (l.left > 0 || l.ends_at > 0 || l.pending > 0 || l.is_idle()) {
                 self.pump(core, desk, line);
             }
         }
-        let next = [
-            self.errands.front().map(|errand| errand.at),
-            self.due.front().map(|due| due.at),
-            self.cancels.iter().map(|&(at, _)| at).min(),
-        ];
-        if let Some(at) = next.into_iter().flatten().min() {
-            self.wake(desk, at.max(now + 1));
-        }
+        self.tend_regions(core, desk);
+        self.sleep(desk);
     }
 
     fn event(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: Event) {
@@ -85,34 +82,56 @@ impl User for Actor {
         let object = Object::Actor(desk.number);
         desk.env
             .record(desk.number, object, Act::UserEvent, kind, user);
-        let line = user as u32;
         match event {
             Event::Request {
+                connection,
                 task,
                 header,
                 data,
                 room,
                 ..
             } => {
-                let request = self.received(core, desk, line, task, header, &data);
-                let due = Due {
-                    at: 0,
-                    task,
-                    line,
-                    request,
-                    room,
-                };
-                self.respond_later(core, desk, due);
+                let line = self.line_of(connection);
+                if let Some((label, size)) = self.received(core, desk, line, task, header, &data) {
+                    let due = Due {
+                        at: 0,
+                        task,
+                        line,
+                        request: label.message,
+                        room,
+                        size,
+                        over: self.rng.chance(self.mix.too_long),
+                    };
+                    self.respond_later(core, desk, due);
+                }
                 self.pump(core, desk, line);
             }
             Event::OneWay {
-                task, header, data, ..
+                connection,
+                task,
+                header,
+                data,
+                ..
             } => {
-                self.received(core, desk, line, task, header, &data);
-                self.give_up(core, desk, task);
+                let line = self.line_of(connection);
+                if let Some((label, size)) = self.received(core, desk, line, task, header, &data) {
+                    let due = Due {
+                        at: 0,
+                        task,
+                        line,
+                        request: label.message,
+                        room: 0,
+                        size,
+                        over: false,
+                    };
+                    self.respond_later(core, desk, due);
+                }
                 self.pump(core, desk, line);
             }
-            Event::PayloadWaiting { task, len, .. } => self.provide(core, desk, task, len),
+            Event::PayloadWaiting { connection, .. } => {
+                let line = self.line_of(connection);
+                self.waiting(core, desk, line, &event);
+            }
             Event::BuffersReturned { task, .. } => self.buffers_returned(desk, task, user),
             other => self.outcome(core, desk, user, &other),
         }
@@ -120,6 +139,36 @@ impl User for Actor {
 }
 
 impl Actor {
+    /// Has itself called when the next thing is due.
+    fn sleep(&mut self, desk: &mut Desk<'_>) {
+        let now = desk.env.now();
+        let lines = self.lines.iter().filter(|line| line.is_open());
+        // What was due and has not happened waits for something else.
+        let ends = lines.clone().map(|line| line.ends_at);
+        let idle = lines.clone().filter(|line| line.is_idle());
+        let waits = lines.filter(|line| line.pending > 0);
+        let aborts = self.lines.iter().map(|line| line.aborts_at);
+        let next = [
+            aborts.filter(|&at| at > now).min(),
+            self.errands.iter().map(|errand| errand.at).min(),
+            self.due.front().map(|due| due.at),
+            self.cancels.iter().map(|&(at, _)| at).min(),
+            ends.filter(|&at| at > now).min(),
+            waits
+                .map(|line| line.pending_until)
+                .filter(|&at| at > now)
+                .min(),
+            idle.map(|line| line.stirred + self.mix.idle)
+                .filter(|&at| self.mix.idle != 0 && at > now)
+                .min(),
+            self.next_region(),
+        ];
+        let next = next.into_iter().flatten().filter(|&at| at < u64::MAX).min();
+        if let Some(at) = next {
+            self.wake(desk, at.max(now + 1));
+        }
+    }
+
     fn cancel_due(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
         let now = desk.env.now();
         while let Some(place) = self.cancels.iter().position(|&(at, _)| at <= now) {
@@ -149,22 +198,22 @@ impl Actor {
             } => self.ended(core, desk, task, user, Outcome::Sent, buffers_returned),
             Event::Delivered {
                 task,
+                receipt,
                 buffers_returned,
                 ..
-            } => self.ended(core, desk, task, user, Outcome::Receipt, buffers_returned),
+            } => {
+                let code = match receipt {
+                    Receipt::Accepted => 0,
+                    Receipt::Rejected(code) => code,
+                };
+                self.receipt(core, desk, task, user, (code, buffers_returned));
+            }
             Event::Failed {
                 task,
                 failure,
                 buffers_returned,
                 ..
-            } => self.ended(
-                core,
-                desk,
-                task,
-                user,
-                outcome_of(failure),
-                buffers_returned,
-            ),
+            } => self.failed(core, desk, task, user, (failure, buffers_returned)),
             Event::TimedOut {
                 task,
                 buffers_returned,
@@ -185,46 +234,120 @@ impl Actor {
         if user >> ID_BITS == 0 {
             return;
         }
-        let message = user & ((1 << ID_BITS) - 1);
+        let message = number_of(user);
         let at = desk.env.now();
         desk.ledger.take(at, Fact::Returned { message });
         self.give_back(desk, (user >> ID_BITS) as u32 - 1);
     }
 
-    pub(super) fn connection_event(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
+    fn connection_event(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
         let at = desk.env.now();
         match *event {
             Event::SessionRequest {
-                session, private, ..
-            } => self.session_request(core, desk, session, private),
-            Event::Established { user, message, .. } => {
-                let line = user as u32;
-                self.lines[line as usize].established = true;
-                let side = self.lines[line as usize].side;
-                desk.ledger.take(at, Fact::Established { side });
-                if let Some(message) = message {
-                    self.give_up(core, desk, message);
-                }
+                session,
+                peer,
+                uri,
+                private,
+                ..
+            } => self.session_request(core, desk, session, peer.ip(), (uri, private)),
+            Event::Established { .. } => self.established(core, desk, event),
+            Event::ConnectFailed { .. } => self.connect_failed(core, desk, event),
+            Event::Portals {
+                connection,
+                list,
+                count,
+                unresolved,
+                ..
+            } => {
+                let line = self.line_of(connection);
+                self.check_portals(desk, line, list, (count, unresolved));
+            }
+            Event::Writable { connection, .. } => {
+                let line = self.line_of(connection);
+                self.lines[line as usize].blocked = false;
                 self.pump(core, desk, line);
             }
-            Event::ConnectFailed { user, message, .. } => {
-                let side = self.lines[user as usize].side;
-                desk.ledger.take(at, Fact::ConnectFailed { side });
-                if let Some(message) = message {
-                    self.give_up(core, desk, message);
-                }
+            Event::Closed {
+                connection, reason, ..
+            } => {
+                let line = self.line_of(connection);
+                let well = matches!(reason, Reason::Closed | Reason::PeerClosed);
+                self.closed(core, desk, line, !well);
             }
-            Event::Writable { user, .. } => {
-                self.lines[user as usize].blocked = false;
-                self.pump(core, desk, user as u32);
+            Event::SessionClosed { session, .. } => {
+                self.sessions_closed += 1;
+                self.guests.retain(|(known, _)| *known != session);
+                self.asked.retain(|asked| !asked.is(session));
             }
-            Event::Closed { user, .. } => self.closed(core, desk, user as u32),
-            Event::SessionClosed { .. } => self.sessions_closed += 1,
             Event::ListenFailed { user, .. } => {
                 self.deaf.push(TransportId(user as u8));
                 self.wake(desk, at + 100_000_000);
             }
+            Event::RegionReady { .. }
+            | Event::RegionFailed { .. }
+            | Event::RegionRevoked { .. } => {
+                self.region_event(desk, event);
+            }
             ref other => self.sense(desk, format!("an event nobody knows: {other:?}")),
+        }
+    }
+
+    fn established(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
+        let Event::Established {
+            connection,
+            session,
+            message,
+            private,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let at = desk.env.now();
+        let line = self.line_of(connection);
+        let root = self.root_of_session(session);
+        let l = &mut self.lines[line as usize];
+        l.established = true;
+        l.stirred = at;
+        match l.side {
+            Some(side) => desk.ledger.take(at, Fact::Established { side }),
+            None => l.root = root,
+        }
+        let (client, asker) = (l.is_client(), l.asker.take());
+        if let Some(message) = message {
+            self.check_welcome(desk, line, private);
+            self.release(core, desk, message);
+        }
+        if let Some(place) = asker {
+            self.tell_joined(desk, place);
+        }
+        if client {
+            self.grow(core, desk, line, session);
+            self.wake(desk, at + self.mix.idle);
+        }
+        self.pump(core, desk, line);
+    }
+
+    fn connect_failed(&mut self, core: &mut Core, desk: &mut Desk<'_>, event: &Event) {
+        let Event::ConnectFailed {
+            connection,
+            reason,
+            message,
+            private,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let (at, line) = (desk.env.now(), self.line_of(connection));
+        if let Some(side) = self.lines[line as usize].side {
+            desk.ledger.take(at, Fact::ConnectFailed { side });
+        }
+        if let Reason::Rejected(code) = reason {
+            self.check_rejection(desk, line, code, message.map(|_| private));
+        }
+        if let Some(message) = message {
+            self.release(core, desk, message);
         }
     }
 }

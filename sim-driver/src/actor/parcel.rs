@@ -2,7 +2,7 @@
 
 use xio_proto::{CommandError, ConnectionId, Data, Message, Segment, SlotId, Slots, Span, TaskId};
 
-use super::{Actor, Cargo, ID_BITS};
+use super::{Actor, Cargo, Hints, ID_BITS};
 use crate::check::{Class, Digest};
 use crate::driver::{Core, Desk};
 use crate::memory::{Buffer, Rights};
@@ -20,6 +20,19 @@ pub(super) struct Parcel {
     pub(super) into: Option<Buffer>,
     pub(super) segments: [Segment; 3],
     pub(super) segment_count: usize,
+    pub(super) room: u64,
+    pub(super) receipt: bool,
+    pub(super) deadline: Option<u64>,
+}
+
+/// What a message that came says of itself.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Label {
+    pub(super) message: u64,
+    /// No more of its connection follows.
+    pub(super) last: bool,
+    pub(super) hints: Hints,
+    pub(super) digest: u64,
 }
 
 impl Actor {
@@ -35,7 +48,7 @@ impl Actor {
         side: u32,
         class: Class,
         room: u64,
-        last: bool,
+        word: u64,
         answers: Option<TaskId>,
     ) -> Result<Parcel, CommandError> {
         let slot = match answers {
@@ -45,7 +58,7 @@ impl Actor {
         let number = desk.ledger.number_message(side, class);
         let at = core.config().headroom();
         let header_len = Self::HEADER + self.rng.below(u64::from(self.mix.header) + 1) as usize;
-        let len = self.length(class, room, core.config().inline_data_max);
+        let len = self.length(room, core.config().inline_data_max);
         let mut parcel = Parcel {
             number,
             digest: 0,
@@ -57,11 +70,14 @@ impl Actor {
             into: None,
             segments: [Segment::default(); 3],
             segment_count: 0,
+            room: 0,
+            receipt: false,
+            deadline: None,
         };
         let filler = self.rng.next();
         let header = &mut desk.memory().slot_mut(slot)[at..at + header_len];
         header[..8].copy_from_slice(&number.to_le_bytes());
-        header[8..16].copy_from_slice(&u64::from(last).to_le_bytes());
+        header[8..16].copy_from_slice(&word.to_le_bytes());
         fill(&mut header[16..], filler);
         let mut digest = Digest::new();
         digest.update(&header[8..]);
@@ -70,10 +86,12 @@ impl Actor {
         Ok(parcel)
     }
 
-    pub(super) fn length(&mut self, class: Class, room: u64, inline: u32) -> u32 {
-        let large = self.rng.chance(self.mix.large_ppm);
-        let _ = class;
-        let most = if large {
+    fn length(&mut self, room: u64, inline: u32) -> u32 {
+        // Who is offered much room may be asked for much.
+        if room != u64::MAX && room > inline.into() && self.rng.flip() {
+            return self.rng.range(room / 2, room) as u32;
+        }
+        let most = if self.rng.chance(self.mix.large_ppm) {
             self.mix.large
         } else {
             self.mix.small.min(inline)
@@ -128,8 +146,10 @@ impl Actor {
     pub(super) fn load<'a>(&mut self, line: u32, parcel: &'a Parcel) -> (Message<'a>, u32) {
         let cargo = self.cargo.put(Cargo {
             line,
+            message: parcel.number,
             data: parcel.data,
             into: parcel.into,
+            target: None,
         });
         let message = Message {
             slot: Some(parcel.slot),
@@ -167,12 +187,7 @@ impl Actor {
         Some(cargo.line)
     }
 
-    pub(super) fn digest_of(
-        core: &Core,
-        desk: &Desk<'_>,
-        header: Span,
-        data: &Data,
-    ) -> (u64, bool, u64) {
+    pub(super) fn label_of(core: &Core, desk: &Desk<'_>, header: Span, data: &Data) -> Label {
         let memory = &desk.env.memory[desk.number as usize];
         let bytes = header.of(memory.slot(SlotId(header.slot)));
         let mut digest = Digest::new();
@@ -192,7 +207,16 @@ impl Actor {
                 }
             }
         }
-        (word(0), word(8) != 0, digest.value())
+        let said = word(8);
+        Label {
+            message: word(0),
+            last: said & 1 != 0,
+            hints: Hints {
+                closes: said & 2 != 0,
+                back: (said >> 16) as u16,
+            },
+            digest: digest.value(),
+        }
     }
 
     pub(super) fn free_provided(&mut self, desk: &mut Desk<'_>, task: TaskId) {
@@ -207,7 +231,7 @@ impl Actor {
     }
 }
 
-fn fill(bytes: &mut [u8], seed: u64) {
+pub(super) fn fill(bytes: &mut [u8], seed: u64) {
     let mut word = seed | 1;
     for chunk in bytes.chunks_mut(8) {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

@@ -1,70 +1,21 @@
-//! What is done about what the endpoint tells.
+//! What is done about messages: those that came, and those that ended.
 
-use xio_proto::{CommandError, Data, SessionId, SlotId, Slots, Span, TaskId};
+use xio_proto::wire::status;
+use xio_proto::{CommandError, Data, Event, Failure, Segment, Span, TaskId};
 
+use super::parcel::Label;
 use super::{Actor, Due, ID_BITS};
-use crate::check::{Class, Fact, Outcome};
+use crate::check::{Check, Class, Fact, Outcome, Refusal};
 use crate::driver::{Core, Desk};
 use crate::memory::Rights;
 
+/// A message's own number in the value that its events bring back.
+pub(super) const fn number_of(user: u64) -> u64 {
+    user & ((1 << ID_BITS) - 1)
+}
+
 impl Actor {
-    pub(super) fn session_request(
-        &mut self,
-        core: &mut Core,
-        desk: &mut Desk<'_>,
-        session: SessionId,
-        private: Span,
-    ) {
-        let memory = &desk.env.memory[desk.number as usize];
-        let bytes = private.of(memory.slot(SlotId(private.slot)));
-        let Some(&[a, b, c, d, closes, _, e, f]) = bytes.first_chunk::<8>() else {
-            let text = format!("private data of {} bytes", bytes.len());
-            self.sense(desk, text);
-            return;
-        };
-        if self.rng.chance(self.mix.reject) {
-            let slots = &mut desk.env.memory[desk.number as usize];
-            if core
-                .reject(desk.now, session, 17, b"not today", slots)
-                .is_ok()
-            {
-                return;
-            }
-        }
-        let side = u32::from_le_bytes([a, b, c, d]) ^ 1;
-        let line = self.open(side, None);
-        let l = &mut self.lines[line as usize];
-        l.left = u16::from_le_bytes([e, f]).into();
-        l.closes = closes != 0;
-        l.peer_sends = true;
-        self.accept(core, desk, session, line);
-    }
-
-    pub(super) fn accept(
-        &mut self,
-        core: &mut Core,
-        desk: &mut Desk<'_>,
-        session: SessionId,
-        line: u32,
-    ) {
-        let slots = &mut desk.env.memory[desk.number as usize];
-        let accepted = core.accept(desk.now, session, line.into(), &[], b"", slots);
-        let at = desk.env.now();
-        match accepted {
-            Ok(id) => {
-                let l = &mut self.lines[line as usize];
-                l.id = Some(id);
-                desk.ledger.take(at, Fact::Opened { side: l.side });
-            }
-            Err(CommandError::Full(_)) => {
-                self.waiting.push((session, line));
-                self.wake(desk, at + 1_000_000);
-            }
-            // The client is gone already.
-            Err(_) => self.lines[line as usize].over = true,
-        }
-    }
-
+    /// A request or one-way came.
     pub(super) fn received(
         &mut self,
         core: &mut Core,
@@ -73,19 +24,38 @@ impl Actor {
         task: TaskId,
         header: Span,
         data: &Data,
-    ) -> u64 {
-        let (message, last, digest) = Self::digest_of(core, desk, header, data);
-        let side = self.lines[line as usize].side;
+    ) -> Option<(Label, u64)> {
+        let label = Self::label_of(core, desk, header, data);
+        self.bind(desk, line, (label.message, label.hints), data);
+        let side = self.lines[line as usize].side?;
         let at = desk.env.now();
         let delivered = Fact::Delivered {
-            message,
+            message: label.message,
             side,
-            digest,
+            digest: label.digest,
         };
         desk.ledger.take(at, delivered);
         self.free_provided(desk, task);
-        self.lines[line as usize].peer_done |= last;
-        message
+        let size = u64::from(header.len) + data.len();
+        let l = &mut self.lines[line as usize];
+        l.peer_done |= label.last;
+        l.stirred = at;
+        l.hands.0 += 1;
+        l.hands.1 += size;
+        let (hands, config) = (l.hands, core.config());
+        let most = (u32::from(config.depth_messages), config.depth_bytes);
+        if config.flow_control && (hands.0 > most.0 || hands.1 > most.1) {
+            let text = format!("side {side} has {hands:?} in hand, and said {most:?} at most");
+            desk.ledger.breach(at, Check::Credits, text);
+        }
+        if self.rng.chance(self.mix.bad_receipt) {
+            let code = self.rng.range(1, 1000) as u32;
+            if core.set_receipt(task, code).is_ok() {
+                let message = label.message;
+                desk.ledger.take(at, Fact::ReceiptSaid { message, code });
+            }
+        }
+        Some((label, size))
     }
 
     pub(super) fn respond_later(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: Due) {
@@ -98,33 +68,49 @@ impl Actor {
         self.wake(desk, at);
     }
 
-    /// Answers a request, or gives it back when that is not possible any more.
+    /// Answers a request, or gives it back when that is not possible any more. A one-way is given
+    /// back.
     pub(super) fn respond(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: Due) {
-        let Some(id) = self.lines[due.line as usize].id else {
+        let (Some(id), Some(side)) = (
+            self.lines[due.line as usize].id,
+            self.lines[due.line as usize].side,
+        ) else {
             return;
         };
-        if self.rng.chance(self.mix.ignore) {
-            self.give_up(core, desk, due.task);
+        let one_way = desk.ledger.class(due.request) != Some(Class::Request);
+        if one_way {
+            self.give_up(core, desk, &due);
             return;
         }
-        let side = self.lines[due.line as usize].side;
+        if self.rng.chance(self.mix.ignore) {
+            self.give_up(core, desk, &due);
+            // Its sender would wait for ever.
+            self.end_soon(desk, due.line);
+            return;
+        }
         let class = Class::Response(due.request);
-        let room = if due.room == 0 { u64::MAX } else { due.room };
-        let parcel = match self.pack(core, desk, id, side, class, room, false, Some(due.task)) {
+        let room = if due.room == 0 || due.over {
+            u64::MAX
+        } else {
+            due.room
+        };
+        let parcel = match self.pack(core, desk, id, side, class, room, 0, Some(due.task)) {
             Ok(parcel) => parcel,
             Err(CommandError::Full(_)) => {
                 self.put_off(desk, due);
                 return;
             }
             Err(_) => {
-                self.give_up(core, desk, due.task);
+                self.give_up(core, desk, &due);
                 return;
             }
         };
-        let (message, cargo) = self.load(due.line, &parcel);
+        let (mut message, cargo) = self.load(due.line, &parcel);
+        message.prompt = self.rng.chance(self.mix.options);
         match core.respond(due.task, &message) {
             Ok(()) => {
                 self.lines[due.line as usize].out += 1;
+                self.out_of_hand(&due);
                 self.taken(desk, &parcel);
             }
             Err(error) => {
@@ -132,22 +118,35 @@ impl Actor {
                 match error {
                     CommandError::Full(_) | CommandError::NoCredit => self.put_off(desk, due),
                     CommandError::TooLong { .. } => {
-                        self.put_off(desk, Due { room: 1, ..due });
+                        let (room, over) = (1, false);
+                        self.put_off(desk, Due { room, over, ..due });
                     }
-                    CommandError::Closed(_) => self.give_up(core, desk, due.task),
+                    CommandError::Closed(_) => self.give_up(core, desk, &due),
                     other => self.sense(desk, format!("an answer was refused: {other}")),
                 }
             }
         }
     }
 
-    pub(super) fn put_off(&mut self, desk: &mut Desk<'_>, due: Due) {
+    fn out_of_hand(&mut self, due: &Due) {
+        let hands = &mut self.lines[due.line as usize].hands;
+        hands.0 -= 1;
+        hands.1 -= due.size;
+    }
+
+    fn put_off(&mut self, desk: &mut Desk<'_>, due: Due) {
         let at = desk.env.now() + 100_000;
         self.due.push_front(Due { at, ..due });
         self.wake(desk, at);
     }
 
-    pub(super) fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, task: TaskId) {
+    /// Gives a message back that needs no answer, or gets none.
+    fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: &Due) {
+        self.out_of_hand(due);
+        self.release(core, desk, due.task);
+    }
+
+    pub(super) fn release(&mut self, core: &mut Core, desk: &mut Desk<'_>, task: TaskId) {
         if let Err(error) = core.release(task) {
             self.sense(desk, format!("{task:?} could not be given back: {error}"));
         }
@@ -162,9 +161,10 @@ impl Actor {
         header: Span,
         data: &Data,
     ) {
-        let (message, _, digest) = Self::digest_of(core, desk, header, data);
-        let request = user & ((1 << ID_BITS) - 1);
+        let label = Self::label_of(core, desk, header, data);
+        let request = number_of(user);
         let at = desk.env.now();
+        let message = label.message;
         if desk.ledger.answers(message) != Some(request) {
             self.sense(
                 desk,
@@ -175,11 +175,56 @@ impl Actor {
             let delivered = Fact::Delivered {
                 message,
                 side,
-                digest,
+                digest: label.digest,
             };
             desk.ledger.take(at, delivered);
         }
-        self.give_up(core, desk, task);
+        self.release(core, desk, task);
+    }
+
+    /// A receipt came, with the outcome of a one-way or before that of a request.
+    pub(super) fn receipt(
+        &mut self,
+        core: &mut Core,
+        desk: &mut Desk<'_>,
+        task: TaskId,
+        user: u64,
+        (code, returned): (u32, bool),
+    ) {
+        let message = number_of(user);
+        let at = desk.env.now();
+        desk.ledger.take(at, Fact::ReceiptCame { message, code });
+        if desk.ledger.class(message) != Some(Class::Request) {
+            self.ended(core, desk, task, user, Outcome::Receipt, returned);
+        }
+    }
+
+    pub(super) fn failed(
+        &mut self,
+        core: &mut Core,
+        desk: &mut Desk<'_>,
+        task: TaskId,
+        user: u64,
+        (failure, returned): (Failure, bool),
+    ) {
+        let why = match failure {
+            Failure::PeerStatus(code) => Some(Refusal::ByPeer(code)),
+            Failure::RefusedHere(code) => Some(Refusal::Here(code)),
+            Failure::TooLong { len, max } => Some(Refusal::TooLong(len, max)),
+            Failure::Work(_) => Some(Refusal::Work),
+            _ => None,
+        };
+        let outcome = match failure {
+            Failure::ConnectionEnded(_) => Outcome::Unknown,
+            Failure::NeverSent(_) => Outcome::NeverSent,
+            _ => Outcome::Refused,
+        };
+        if let Some(why) = why {
+            let message = number_of(user);
+            let at = desk.env.now();
+            desk.ledger.take(at, Fact::Refused { message, why });
+        }
+        self.ended(core, desk, task, user, outcome, returned);
     }
 
     /// An outgoing message has its outcome.
@@ -192,13 +237,18 @@ impl Actor {
         outcome: Outcome,
         returned: bool,
     ) {
-        let message = user & ((1 << ID_BITS) - 1);
+        let message = number_of(user);
         let cargo = (user >> ID_BITS) as u32 - 1;
         let at = desk.env.now();
+        let class = desk.ledger.class(message);
+        if class == Some(Class::Direct) {
+            self.direct_ended(desk, message, cargo, outcome == Outcome::Sent);
+        }
         let ended = Fact::Ended {
             message,
             outcome,
             returned,
+            clock: desk.now.as_nanos(),
         };
         desk.ledger.take(at, ended);
         let Some(line) = self.cargo.get(cargo).map(|cargo| cargo.line) else {
@@ -207,6 +257,7 @@ impl Actor {
         };
         let own = desk.ledger.answers(message).is_none();
         let l = &mut self.lines[line as usize];
+        l.stirred = at;
         l.out -= 1;
         l.own_out -= u32::from(own);
         if returned {
@@ -216,31 +267,80 @@ impl Actor {
         self.pump(core, desk, line);
     }
 
-    pub(super) fn closed(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {
+    pub(super) fn closed(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32, badly: bool) {
         let l = &mut self.lines[line as usize];
         l.over = true;
-        let side = l.side;
+        let (side, asker) = (l.side, l.asker.take());
         let at = desk.env.now();
-        desk.ledger.take(at, Fact::Closed { side });
+        if let Some(side) = side {
+            desk.ledger.take(at, Fact::Closed { side, badly });
+        }
+        if let Some(place) = asker {
+            self.tell_joined(desk, place);
+        }
         // What the user still holds can no longer be answered.
         let mut due = core::mem::take(&mut self.due);
         for due in due.iter().filter(|due| due.line == line) {
-            self.give_up(core, desk, due.task);
+            self.give_up(core, desk, due);
         }
         due.retain(|due| due.line != line);
         self.due = due;
     }
 
-    pub(super) fn provide(&mut self, core: &mut Core, desk: &mut Desk<'_>, task: TaskId, len: u64) {
-        let buffer = desk.memory().allocate(len as u32, Rights::LOCAL_WRITE);
-        let Some(buffer) = buffer else {
-            if let Err(error) = core.refuse(task, 12) {
-                self.sense(desk, format!("refusal was refused: {error}"));
-            }
+    /// Data of a message waits for memory.
+    pub(super) fn waiting(
+        &mut self,
+        core: &mut Core,
+        desk: &mut Desk<'_>,
+        line: u32,
+        event: &Event,
+    ) {
+        let Event::PayloadWaiting {
+            task, header, len, ..
+        } = *event
+        else {
             return;
         };
+        let empty = Data::Slot(Span { len: 0, ..header });
+        let label = Self::label_of(core, desk, header, &empty);
+        let message = label.message;
+        let own = desk.ledger.answers(message).is_some();
+        if !own {
+            self.bind(desk, line, (message, label.hints), &empty);
+        }
+        let at = desk.env.now();
+        if self.rng.chance(self.mix.neglect) {
+            let code = status::TIMEOUT;
+            desk.ledger.take(at, Fact::TurnedAway { message, code });
+            self.lines[line as usize].peer_done |= label.last && !own;
+            return;
+        }
+        if self.rng.chance(self.mix.refuse) {
+            let code = self.rng.range(1, 1000) as u32;
+            self.refuse(core, desk, task, (message, code));
+            self.lines[line as usize].peer_done |= label.last && !own;
+            return;
+        }
+        let buffer = desk.memory().allocate(len as u32, Rights::LOCAL_WRITE);
+        let Some(buffer) = buffer else {
+            self.refuse(core, desk, task, (message, 12));
+            self.lines[line as usize].peer_done |= label.last && !own;
+            return;
+        };
+        if len > 1 && self.rng.chance(self.mix.refuse) {
+            let small = core.provide(task, &[buffer.part(0, buffer.len - 1)]);
+            if !matches!(small, Err(CommandError::TooLong { max, .. }) if max == len - 1) {
+                self.sense(desk, format!("too little memory for a payload: {small:?}"));
+            }
+        }
         desk.memory().hold(buffer.lkey);
-        match core.provide(task, &[buffer.segment()]) {
+        let cut = self.rng.below(len) as u32;
+        let pieces = [
+            buffer.part(0, buffer.len - cut),
+            buffer.part(buffer.len - cut, cut),
+        ];
+        let pieces: &[Segment] = if cut == 0 { &pieces[..1] } else { &pieces };
+        match core.provide(task, pieces) {
             Ok(()) => {
                 if self.provided.len() <= task.index() {
                     self.provided.resize(task.index() + 1, None);
@@ -252,6 +352,20 @@ impl Actor {
                 desk.memory().free(buffer);
                 self.sense(desk, format!("memory for a payload was refused: {error}"));
             }
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        core: &mut Core,
+        desk: &mut Desk<'_>,
+        task: TaskId,
+        (message, code): (u64, u32),
+    ) {
+        let at = desk.env.now();
+        desk.ledger.take(at, Fact::TurnedAway { message, code });
+        if let Err(error) = core.refuse(task, code) {
+            self.sense(desk, format!("refusal was refused: {error}"));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Checkers, apart from the drivers and the core: they see facts only.
 //!
+//! Folder map: `digest` (bytes compared without keeping them).
+//!
 //! The ledger takes what users observe: connections asked for, messages taken, delivered, ended,
 //! buffers given back, connections closed. It says at once what can never be right, and at the
 //! end of a run what is missing.
@@ -7,10 +9,15 @@
 //! A connection has two sides, numbered `2 * n` (who connects) and `2 * n + 1`. Every message has
 //! a number of its own in the world, which travels in its application header.
 
+mod digest;
 #[cfg(test)]
 mod tests;
 
 use core::fmt;
+
+use xio_proto::wire::status::TIMEOUT;
+
+pub use digest::Digest;
 
 /// Which kind of message.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -23,6 +30,8 @@ pub enum Class {
     Receipted,
     /// The answer to the request of that number.
     Response(u64),
+    /// A direct READ or WRITE: delivered when the bytes are where they belong.
+    Direct,
 }
 
 /// How a message ended at the side that sent it.
@@ -42,7 +51,7 @@ pub enum Outcome {
     TimedOut,
     /// Its user gave it up.
     Cancelled,
-    /// Refused by a status, a length, or a buffer.
+    /// Refused by a status, a length, or a buffer; [`Fact::Refused`] says which.
     Refused,
 }
 
@@ -98,6 +107,14 @@ pub enum Fact {
     Closed {
         /// The side.
         side: u32,
+        /// A step of it timed out, or the peer broke the protocol.
+        badly: bool,
+    },
+    /// The server sent the client away, or either user ends it whatever state it is in: what
+    /// becomes of its messages is nobody's fault.
+    Doomed {
+        /// The side.
+        side: u32,
     },
     /// The side's endpoint died: nothing more is to be expected of it.
     Died {
@@ -112,6 +129,14 @@ pub enum Fact {
         digest: u64,
         /// It has buffers that come back.
         buffers: bool,
+        /// Bytes of data.
+        len: u64,
+        /// Bytes of buffers that are offered for its answer.
+        room: u64,
+        /// A receipt is asked for.
+        receipt: bool,
+        /// Its sender's clock when its outcome is due at the latest, in nanoseconds.
+        deadline: Option<u64>,
     },
     /// A message was delivered to the user at this side.
     Delivered {
@@ -122,6 +147,34 @@ pub enum Fact {
         /// Digest of header and data.
         digest: u64,
     },
+    /// The user that gets a message says what its receipt is to say.
+    ReceiptSaid {
+        /// Its number.
+        message: u64,
+        /// 0, or why it does not take the message.
+        code: u32,
+    },
+    /// A receipt came: before the outcome of a request, or with that of a one-way.
+    ReceiptCame {
+        /// The message.
+        message: u64,
+        /// What it says.
+        code: u32,
+    },
+    /// The user does not take a message's data, with this status.
+    TurnedAway {
+        /// Its number.
+        message: u64,
+        /// The status.
+        code: u32,
+    },
+    /// A message's outcome is that it was refused; comes before its [`Ended`](Self::Ended).
+    Refused {
+        /// Its number.
+        message: u64,
+        /// Why.
+        why: Refusal,
+    },
     /// A message has its outcome.
     Ended {
         /// Its number.
@@ -130,12 +183,27 @@ pub enum Fact {
         outcome: Outcome,
         /// Its buffers came back with it.
         returned: bool,
+        /// The sender's clock, in nanoseconds.
+        clock: u64,
     },
     /// A message's buffers came back later.
     Returned {
         /// Its number.
         message: u64,
     },
+}
+
+/// Why a message was refused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The peer answered with this status.
+    ByPeer(u32),
+    /// The user of this side did not take the answer, with this status.
+    Here(u32),
+    /// The answer has so many bytes, more than the room offered for it.
+    TooLong(u64, u64),
+    /// The device says so.
+    Work,
 }
 
 /// Which check failed.
@@ -155,10 +223,14 @@ pub enum Check {
     Agreement,
     /// Buffers come back once, and only then may they be used again.
     Buffers,
+    /// No more is in a user's hands than it told its peer.
+    Credits,
     /// Everything is back when nothing is left.
     Conservation,
     /// It ends in time.
     Quiescence,
+    /// A message's outcome comes by its deadline.
+    Deadline,
     /// A forbidden event of fabric, links or memory.
     Forbidden,
     /// A user was told something that makes no sense.
@@ -196,6 +268,7 @@ enum SideState {
 #[derive(Copy, Clone, Debug)]
 struct Side {
     state: SideState,
+    doomed: bool,
     /// Requests and one-ways that it sent.
     sent: u32,
     /// Place of the last one that its peer got.
@@ -214,6 +287,27 @@ struct Message {
     outcome: Option<Outcome>,
     buffers: bool,
     returned: bool,
+    len: u64,
+    room: u64,
+    /// A receipt was asked for.
+    receipt: bool,
+    receipt_came: bool,
+    /// It came with an answer that must say that the receiver's user never got it.
+    hollow_receipt: bool,
+    /// What the receiver's user had the receipt say.
+    receipt_code: u32,
+    /// The receiver's user did not take it, and why.
+    turned_away: Option<u32>,
+    /// The message that answers it.
+    answer: Option<u64>,
+    deadline: Option<u64>,
+}
+
+impl Message {
+    /// By the user that was to get it, or because that user was not asked in time.
+    fn was_refused(&self, code: u32) -> bool {
+        self.turned_away == Some(code) || code == TIMEOUT && !self.delivered
+    }
 }
 
 /// Takes facts and checks them.
@@ -226,8 +320,11 @@ pub struct Ledger {
     facts: u64,
     taken: u64,
     delivered: u64,
-    /// No fault may lose anything: bad outcomes are failures too.
-    lossless: bool,
+    /// No fault may lose anything from this message and this side on: bad outcomes are failures
+    /// too.
+    lossless: Option<(u64, u32)>,
+    /// How late an outcome may be after its deadline.
+    grace: u64,
 }
 
 impl Ledger {
@@ -238,9 +335,18 @@ impl Ledger {
     pub fn new() -> Self {
         Self::default()
     }
-    /// Nothing goes wrong in this run: every message must arrive.
+    /// Nothing goes wrong in this run, or what is left of it: every message must arrive.
     pub fn expect_no_loss(&mut self) {
-        self.lossless = true;
+        if self.lossless.is_none() {
+            self.lossless = Some((self.messages.len() as u64, self.sides.len() as u32));
+        }
+    }
+    fn is_lossless(&self, message: u64) -> bool {
+        self.lossless.is_some_and(|(first, _)| message >= first)
+    }
+    /// Outcomes may come so many nanoseconds after their deadlines: clocks jump.
+    pub fn allow_late(&mut self, nanos: u64) {
+        self.grace = nanos;
     }
     /// Failed checks so far.
     pub fn breaches(&self) -> &[Breach] {
@@ -276,6 +382,7 @@ impl Ledger {
     pub fn number_connection(&mut self) -> u32 {
         let side = Side {
             state: SideState::Unused,
+            doomed: false,
             sent: 0,
             delivered: 0,
         };
@@ -294,8 +401,26 @@ impl Ledger {
             outcome: None,
             buffers: false,
             returned: false,
+            len: 0,
+            room: 0,
+            receipt: false,
+            receipt_came: false,
+            hollow_receipt: false,
+            receipt_code: 0,
+            turned_away: None,
+            answer: None,
+            deadline: None,
         });
         self.messages.len() as u64 - 1
+    }
+    /// Which kind of message it is, if there is such a message.
+    pub fn class(&self, message: u64) -> Option<Class> {
+        self.messages.get(message as usize).map(|m| m.class)
+    }
+    /// True while nobody has used the side.
+    pub fn is_unused(&self, side: u32) -> bool {
+        let side = self.sides.get(side as usize);
+        side.is_some_and(|side| side.state == SideState::Unused)
     }
     /// The side that a message was for, if there is such a message.
     pub fn receiver(&self, message: u64) -> Option<u32> {
@@ -321,23 +446,33 @@ impl Ledger {
             Fact::ConnectFailed { side } => {
                 self.side(at, side, SideState::Opened, SideState::Failed);
             }
-            Fact::Closed { side } => self.closed(at, side),
+            Fact::Closed { side, badly } => self.closed(at, side, badly),
+            Fact::Doomed { side } => self.sides[side as usize].doomed = true,
             Fact::Died { side } => self.sides[side as usize].state = SideState::Died,
-            Fact::Taken {
-                message,
-                digest,
-                buffers,
-            } => self.accepted(message, digest, buffers),
+            Fact::Taken { message, .. } => self.accepted(message, &fact),
             Fact::Delivered {
                 message,
                 side,
                 digest,
             } => self.arrived(at, message, side, digest),
+            Fact::ReceiptSaid { message, code } => {
+                if self.known(at, message).is_some() {
+                    self.messages[message as usize].receipt_code = code;
+                }
+            }
+            Fact::ReceiptCame { message, code } => self.receipt(at, message, code),
+            Fact::TurnedAway { message, code } => {
+                if self.known(at, message).is_some() {
+                    self.messages[message as usize].turned_away = Some(code);
+                }
+            }
+            Fact::Refused { message, why } => self.refused(at, message, why),
             Fact::Ended {
                 message,
                 outcome,
                 returned,
-            } => self.ended(at, message, outcome, returned),
+                clock,
+            } => self.ended(at, message, outcome, returned, clock),
             Fact::Returned { message } => self.returned(at, message),
         }
     }
@@ -350,24 +485,124 @@ impl Ledger {
         }
     }
 
-    fn closed(&mut self, at: u64, side: u32) {
-        let state = core::mem::replace(&mut self.sides[side as usize].state, SideState::Closed);
-        if matches!(state, SideState::Closed | SideState::Unused) {
-            let text = format!("side {side} closes when {state:?}");
+    fn closed(&mut self, at: u64, side: u32, badly: bool) {
+        let was = core::mem::replace(&mut self.sides[side as usize].state, SideState::Closed);
+        if matches!(was, SideState::Closed | SideState::Unused) {
+            let text = format!("side {side} closes when {was:?}");
             self.breach(at, Check::ExactlyOneEnd, text);
+        }
+        let excused = was == SideState::Failed || self.is_doomed(side);
+        let lossless = self.lossless.is_some_and(|(_, first)| side >= first);
+        if badly && lossless && !excused {
+            let text = format!("side {side} ends badly, with nothing that could be to blame");
+            self.breach(at, Check::Quiescence, text);
         }
     }
 
-    fn accepted(&mut self, message: u64, digest: u64, buffers: bool) {
+    /// Users chose that one of the two sides does not end well.
+    fn is_doomed(&self, side: u32) -> bool {
+        let failed = |side: &Side| side.doomed || side.state == SideState::Failed;
+        failed(&self.sides[side as usize]) || failed(&self.sides[side as usize ^ 1])
+    }
+
+    fn accepted(&mut self, message: u64, fact: &Fact) {
         self.taken += 1;
         let m = &mut self.messages[message as usize];
         m.taken = true;
-        m.digest = digest;
-        m.buffers = buffers;
-        if !matches!(m.class, Class::Response(_)) {
-            let side = &mut self.sides[m.side as usize];
-            side.sent += 1;
-            m.place = side.sent;
+        if let Fact::Taken {
+            digest,
+            buffers,
+            len,
+            room,
+            receipt,
+            deadline,
+            ..
+        } = *fact
+        {
+            m.digest = digest;
+            m.buffers = buffers;
+            m.len = len;
+            m.room = room;
+            m.receipt = receipt;
+            m.deadline = deadline;
+        }
+        match m.class {
+            Class::Response(request) => {
+                if let Some(request) = self.messages.get_mut(request as usize) {
+                    request.answer = Some(message);
+                }
+            }
+            Class::Direct => {}
+            _ => {
+                let side = &mut self.sides[m.side as usize];
+                side.sent += 1;
+                m.place = side.sent;
+            }
+        }
+    }
+
+    fn receipt(&mut self, at: u64, message: u64, code: u32) {
+        let Some(m) = self.known(at, message) else {
+            return;
+        };
+        self.messages[message as usize].receipt_came = true;
+        if m.receipt_came || m.outcome.is_some() || !(m.receipt || code != 0) {
+            let text = format!("message {message} got a receipt that was not due");
+            self.breach(at, Check::ExactlyOneOutcome, text);
+        }
+        let agrees = match code {
+            0 => m.delivered && m.receipt_code == 0,
+            code => m.delivered && m.receipt_code == code || m.was_refused(code),
+        };
+        // A request whose data is refused is answered with the status, and its receipt says nothing. The
+        // endpoint itself does so when its user was not asked in time, as the outcome must say then.
+        let request = m.class == Class::Request;
+        let hollow = request && m.turned_away.is_none() && code == 0 && !m.delivered;
+        let slot = &mut self.messages[message as usize];
+        slot.hollow_receipt = hollow;
+        // Its sender heard that nobody got it.
+        if code == TIMEOUT && !m.delivered {
+            slot.turned_away = Some(code);
+        }
+        let refused = request && m.turned_away.is_some();
+        if !agrees && !refused && !hollow {
+            let text = format!(
+                "message {message}: the receipt says {code}, delivered {}, its user {} {:?}",
+                m.delivered, m.receipt_code, m.turned_away
+            );
+            self.breach(at, Check::Agreement, text);
+        }
+    }
+
+    fn refused(&mut self, at: u64, message: u64, why: Refusal) {
+        let Some(m) = self.known(at, message) else {
+            return;
+        };
+        let answer = m
+            .answer
+            .and_then(|answer| self.messages.get(answer as usize));
+        let answer_len = answer.map(|answer| answer.len);
+        let agrees = match why {
+            Refusal::ByPeer(code) => m.was_refused(code),
+            Refusal::Here(code) => answer.is_some_and(|m| m.was_refused(code)),
+            Refusal::TooLong(len, max) => {
+                let answer = answer_len == Some(len) && max == m.room && m.room > 0;
+                // More than the peer ever takes, as became known when the connection was there.
+                let itself = answer_len.is_none() && len >= m.len && !m.delivered;
+                len > max && (answer || itself)
+            }
+            Refusal::Work => m.class == Class::Direct && !self.is_lossless(message),
+        };
+        if !agrees {
+            let text = format!(
+                "message {message} is refused ({why:?}); its user says {:?}, the answer has {:?} bytes of {}",
+                m.turned_away, answer_len, m.room
+            );
+            self.breach(at, Check::Agreement, text);
+        }
+        self.messages[message as usize].turned_away = Some(0);
+        if let (Some(answer), Refusal::TooLong(..)) = (m.answer, why) {
+            self.messages[answer as usize].turned_away = Some(0);
         }
     }
 
@@ -401,7 +636,9 @@ impl Ledger {
         if m.delivered {
             self.breach(at, Check::Delivery, format!("message {message} came twice"));
         }
-        if self.sides[side as usize].state == SideState::Closed {
+        // Memory outlives the connection of whoever lends it.
+        let closed = self.sides[side as usize].state == SideState::Closed;
+        if closed && m.class != Class::Direct {
             let text = format!("message {message} came to side {side} after its end");
             self.breach(at, Check::ExactlyOneEnd, text);
         }
@@ -427,7 +664,7 @@ impl Ledger {
         }
     }
 
-    fn ended(&mut self, at: u64, message: u64, outcome: Outcome, returned: bool) {
+    fn ended(&mut self, at: u64, message: u64, outcome: Outcome, returned: bool, clock: u64) {
         let Some(m) = self.known(at, message) else {
             return;
         };
@@ -444,17 +681,25 @@ impl Ledger {
             self.breach(at, Check::ExactlyOneEnd, text);
         }
         let agrees = match outcome {
-            Outcome::Receipt => m.delivered,
+            Outcome::Receipt => m.receipt_came,
+            Outcome::Answered => m.receipt_came || !m.receipt,
+            Outcome::Refused => m.turned_away.is_some(),
             Outcome::NeverSent => !m.delivered,
             _ => true,
         };
+        let agrees = agrees && (!m.hollow_receipt || outcome == Outcome::Refused);
         if !agrees {
             let text = format!("message {message}: {outcome:?}, delivered {}", m.delivered);
             self.breach(at, Check::Agreement, text);
         }
         let fits = match m.class {
             Class::Request => !matches!(outcome, Outcome::Sent | Outcome::Receipt),
-            Class::OneWay | Class::Response(_) => {
+            Class::OneWay => {
+                let said = m.turned_away.is_some() || m.receipt_code != 0 || !m.delivered;
+                let turned_away = outcome == Outcome::Receipt && said;
+                turned_away || !matches!(outcome, Outcome::Answered | Outcome::Receipt)
+            }
+            Class::Response(_) | Class::Direct => {
                 !matches!(outcome, Outcome::Answered | Outcome::Receipt)
             }
             Class::Receipted => !matches!(outcome, Outcome::Answered | Outcome::Sent),
@@ -463,9 +708,13 @@ impl Ledger {
             let text = format!("message {message}, a {:?}, ended as {outcome:?}", m.class);
             self.breach(at, Check::Sense, text);
         }
+        if let Some(deadline) = m.deadline.filter(|&at| clock > at + self.grace) {
+            let text = format!("message {message} ended {} ns late", clock - deadline);
+            self.breach(at, Check::Deadline, text);
+        }
         // A connection that never was may fail for lack of room, with all that waited for it.
-        let was = self.sides[m.side as usize].state != SideState::Failed;
-        if self.lossless && was && !outcome.is_good() {
+        let excused = self.is_doomed(m.side) || outcome == Outcome::Refused;
+        if self.is_lossless(message) && !excused && !outcome.is_good() {
             let text = format!("message {message}, a {:?}, ended as {outcome:?}", m.class);
             self.breach(at, Check::Delivery, text);
         }
@@ -522,7 +771,9 @@ impl Ledger {
         // Between the last one delivered and this one nothing may be missing that its sender
         // believes sent.
         let passed = m.place != 0 && m.place < self.sides[m.side as usize].delivered;
-        let lost = !m.delivered && (passed || self.lossless);
+        let lossless = self.is_lossless(number);
+        let excused = m.turned_away.is_some() || lossless && self.is_doomed(m.side);
+        let lost = !m.delivered && !excused && (passed || lossless);
         if lost
             && matches!(
                 outcome,
@@ -532,72 +783,5 @@ impl Ledger {
             let text = format!("message {number} ended as {outcome:?} and never came");
             self.breach(at, Check::Agreement, text);
         }
-    }
-}
-
-/// A digest of bytes, for comparing what was sent with what came. How the bytes are cut into
-/// pieces makes no difference.
-#[derive(Copy, Clone, Debug)]
-pub struct Digest {
-    hash: u64,
-    /// Bytes that do not fill a word yet.
-    word: u64,
-    filled: u32,
-}
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Digest {
-    /// Of nothing.
-    pub const fn new() -> Self {
-        Self {
-            hash: 0x9e37_79b9_7f4a_7c15,
-            word: 0,
-            filled: 0,
-        }
-    }
-    /// Takes bytes.
-    #[inline]
-    pub fn update(&mut self, mut bytes: &[u8]) {
-        while self.filled != 0
-            && let Some((&first, rest)) = bytes.split_first()
-        {
-            self.byte(first);
-            bytes = rest;
-        }
-        let mut words = bytes.chunks_exact(8);
-        for word in words.by_ref() {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(word);
-            self.mix(u64::from_le_bytes(eight));
-        }
-        for &byte in words.remainder() {
-            self.byte(byte);
-        }
-    }
-    fn byte(&mut self, byte: u8) {
-        self.word |= u64::from(byte) << (8 * self.filled);
-        self.filled += 1;
-        if self.filled == 8 {
-            let word = self.word;
-            self.mix(word);
-            self.word = 0;
-            self.filled = 0;
-        }
-    }
-    #[inline]
-    fn mix(&mut self, word: u64) {
-        let h = (self.hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        self.hash = h ^ h >> 32;
-    }
-    /// The digest.
-    pub fn value(mut self) -> u64 {
-        let (word, filled) = (self.word, self.filled);
-        self.mix(word ^ u64::from(filled) << 60);
-        self.hash
     }
 }

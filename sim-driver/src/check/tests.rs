@@ -19,6 +19,10 @@ fn send(ledger: &mut Ledger, class: Class) -> u64 {
         message,
         digest: message + 100,
         buffers: true,
+        len: 100,
+        room: 50,
+        receipt: class == Class::Receipted,
+        deadline: Some(20),
     };
     ledger.take(1, taken);
     message
@@ -37,12 +41,25 @@ fn end(message: u64, outcome: Outcome) -> Fact {
         message,
         outcome,
         returned: true,
+        clock: 5,
     }
 }
 
 fn close(ledger: &mut Ledger) {
-    ledger.take(9, Fact::Closed { side: 0 });
-    ledger.take(9, Fact::Closed { side: 1 });
+    ledger.take(
+        9,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
+    ledger.take(
+        9,
+        Fact::Closed {
+            side: 1,
+            badly: false,
+        },
+    );
     ledger.finish(10);
 }
 
@@ -78,10 +95,22 @@ fn outcomes_come_once() {
 #[test]
 fn connections_end_once_and_last() {
     let (mut ledger, message) = ledger();
-    ledger.take(2, Fact::Closed { side: 0 });
+    ledger.take(
+        2,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
     ledger.take(3, end(message, Outcome::Unknown));
     assert_eq!(checks(&ledger), [Check::ExactlyOneEnd]);
-    ledger.take(3, Fact::Closed { side: 0 });
+    ledger.take(
+        3,
+        Fact::Closed {
+            side: 0,
+            badly: false,
+        },
+    );
     ledger.finish(4);
     let end = Check::ExactlyOneEnd;
     assert_eq!(
@@ -140,6 +169,35 @@ fn sender_and_receiver_agree() {
     assert_eq!(checks(&ledger), [Check::Agreement]);
 }
 
+fn receipt(ledger: &mut Ledger, class: Class, code: u32, outcome: Outcome) -> Vec<Check> {
+    let message = send(ledger, class);
+    ledger.messages[message as usize].receipt = true;
+    let next = send(ledger, Class::OneWay);
+    ledger.take(2, deliver(next));
+    ledger.take(3, end(next, Outcome::Sent));
+    ledger.take(3, Fact::ReceiptCame { message, code });
+    ledger.take(3, end(message, outcome));
+    ledger.finish(4);
+    let breaches = ledger.breaches().iter();
+    let its_own = breaches.filter(|breach| breach.text.contains(&format!("message {message}")));
+    its_own.map(|breach| breach.check).collect()
+}
+
+/// A message that its receiver's user was not asked about in time.
+#[test]
+fn receipts_of_what_nobody_got_must_say_so() {
+    let one_way = |code| receipt(&mut ledger().0, Class::Receipted, code, Outcome::Receipt);
+    assert_eq!(one_way(TIMEOUT), [], "it says so itself");
+    assert_eq!(one_way(0), [Check::Agreement, Check::Agreement]);
+    let request = |outcome| receipt(&mut ledger().0, Class::Request, 0, outcome);
+    let heard = |outcome| request(outcome).contains(&Check::Agreement);
+    assert!(
+        heard(Outcome::Answered),
+        "the answer says so, or nothing does"
+    );
+    assert!(heard(Outcome::Unknown));
+}
+
 #[test]
 fn buffers_come_back_once_and_not_early() {
     let (mut ledger, message) = ledger();
@@ -151,6 +209,7 @@ fn buffers_come_back_once_and_not_early() {
         message,
         outcome: Outcome::TimedOut,
         returned: false,
+        clock: 5,
     };
     ledger.take(2, held);
     close(&mut ledger);

@@ -2,10 +2,11 @@
 
 use core::net::SocketAddr;
 
-use xio_proto::{CmEvent, CmKind, NexusId};
+use xio_proto::{CmEvent, CmKind, NexusId, Reason};
 
 use super::{Hands, SimDriver, User};
 use crate::env::Env;
+use crate::errno;
 use crate::swarm::Site;
 
 /// What the core is told, maybe late.
@@ -24,6 +25,9 @@ pub(super) enum Late {
 impl SimDriver {
     /// Tells the core what was done, at once or after a while.
     pub(super) fn report(&mut self, env: &mut Env, late: Late) {
+        if let Late::Made(nexus, _) = late {
+            self.lie(env, nexus);
+        }
         if env.fires(Site::SlowDriver) {
             let at = env.now() + env.rng.spread(1_000, 500_000_000);
             self.late.push((at, late));
@@ -33,10 +37,18 @@ impl SimDriver {
         }
     }
 
-    fn tell(&mut self, env: &Env, late: Late) {
+    fn tell(&mut self, env: &mut Env, late: Late) {
         let now = self.now(env);
         match late {
-            Late::Made(nexus, made) => self.core.handle_queue_pair(now, nexus, made),
+            Late::Made(nexus, made) => {
+                self.core.handle_queue_pair(now, nexus, made);
+                // Before anything is asked for.
+                self.lie(env, nexus);
+                if env.swarm.ppm(Site::LateDrain) > 0 && env.rng.chance(300_000) {
+                    env.swarm.count(Site::LateDrain);
+                    self.drain_at = env.now() + env.rng.spread(1_000, 20_000_000);
+                }
+            }
             Late::Destroyed(nexus) => self.core.handle_destroyed(now, nexus),
             Late::Connected(nexus, control, data) => {
                 self.core
@@ -47,6 +59,28 @@ impl SimDriver {
                     .handle_cm(now, nexus, CmEvent::failed(kind, status));
             }
         }
+    }
+
+    /// In the moments between two steps of connecting, in which little ever happens: anything.
+    fn lie(&mut self, env: &mut Env, nexus: NexusId) {
+        let queue_pairs = self.rdma.as_ref();
+        if queue_pairs.and_then(|rdma| rdma.get(nexus)).is_none() || !env.fires(Site::CmAnything) {
+            return;
+        }
+        let now = self.now(env);
+        let number = env.rng.below(20) as u32;
+        if number >= 17 {
+            let error = Reason::DriverFailed(errno::EIO);
+            self.core.handle_driver_failed(now, nexus, error);
+            return;
+        }
+        let event = CmEvent {
+            kind: CmKind::from_number(number),
+            status: env.rng.pick(&[0, -errno::ETIMEDOUT]),
+            local: None,
+            private: &[],
+        };
+        self.core.handle_cm(now, nexus, event);
     }
 
     /// Tells the next thing that is due. False when there is none.

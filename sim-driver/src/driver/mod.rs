@@ -7,6 +7,7 @@ mod late;
 mod rdma;
 mod tcp;
 
+use xio_proto::wire::Framing;
 use xio_proto::{
     Config, ConfigError, Endpoint, Instant, NexusId, Reason, TransportId, TransportLimits,
 };
@@ -18,6 +19,7 @@ use crate::fabric::{Fabric, NicId, NicLimits, WorkCompletion};
 use crate::link::{HostId, Links};
 use crate::memory::{Memory, MemoryConfig};
 use crate::storage::BoxStorage;
+use crate::swarm::Site;
 use crate::trace::{Act, MarkTrace, Object, Record};
 use late::Late;
 use rdma::Rdma;
@@ -53,6 +55,17 @@ pub enum Over {
     TwoStreams,
     /// One socket.
     OneStream,
+}
+
+impl Over {
+    /// What a connection is over.
+    pub const fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::Rdma => Self::Rdma,
+            Framing::TcpDual => Self::TwoStreams,
+            Framing::TcpSingle => Self::OneStream,
+        }
+    }
 }
 
 impl Desk<'_> {
@@ -106,6 +119,8 @@ pub struct SimDriver {
     batch: Vec<WorkCompletion>,
     /// What the core is still to be told, and when.
     late: Vec<(u64, Late)>,
+    /// Outputs are not asked for before, in nanoseconds.
+    drain_at: u64,
     /// The core's own invariants are checked at every so manieth step; 0 is never.
     check_every: u32,
     steps: u32,
@@ -188,6 +203,7 @@ impl SimDriver {
             skew: 0,
             batch: Vec::new(),
             late: Vec::new(),
+            drain_at: 0,
             check_every: 0,
             steps: 0,
         })
@@ -342,6 +358,14 @@ impl SimDriver {
     /// Executes all outputs until there are none, in an order and in batches that differ each
     /// time: they must not matter.
     pub fn settle<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        if hands.env.fires(Site::LateDrain) {
+            let after = hands.env.rng.spread(1, 20_000);
+            self.drain_at = hands.env.now() + after;
+        }
+        if hands.env.now() < self.drain_at {
+            hands.env.wake_at(self.number, self.drain_at);
+            return;
+        }
         let mut dice = hands.env.rng.next();
         loop {
             let mut dry = true;

@@ -202,7 +202,7 @@ impl SimDriver {
 }
 
 impl Rdma {
-    fn get(&self, nexus: NexusId) -> Option<QpId> {
+    pub(super) fn get(&self, nexus: NexusId) -> Option<QpId> {
         *self.queue_pairs.get(nexus.index())?
     }
     fn set(&mut self, nexus: NexusId, id: QpId) {

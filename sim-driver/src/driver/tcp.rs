@@ -33,6 +33,8 @@ pub struct Habits {
     pub read_max: usize,
     /// Most reads of one socket before another gets its turn.
     pub reads: u32,
+    /// Chance that it asks the core what to read although there is nothing, in parts of a million.
+    pub asks_in_vain: u32,
 }
 
 impl Default for Habits {
@@ -42,6 +44,7 @@ impl Default for Habits {
             buffer: 64 << 10,
             read_max: 64 << 10,
             reads: 4,
+            asks_in_vain: 0,
         }
     }
 }
@@ -54,6 +57,7 @@ impl Habits {
             buffer: rng.pick(&[64, 1500, 65_536]),
             read_max: rng.pick(&[1460, 16_384, 65_536]),
             reads: rng.pick(&[1, 4, 16]),
+            asks_in_vain: rng.pick(&[0, 50_000, 500_000]),
         }
     }
 }

@@ -172,7 +172,12 @@ impl Fabric {
             call as u64,
             error as u64,
         );
-        if error == 0 { Ok(index) } else { Err(error) }
+        if error == 0 {
+            self.anything(env, index, 0);
+            Ok(index)
+        } else {
+            Err(error)
+        }
     }
 
     fn step(&self, env: &mut Env) -> u64 {
@@ -181,9 +186,13 @@ impl Fabric {
     }
 
     pub(super) fn device_at(&self, address: core::net::IpAddr) -> Option<u32> {
-        let up =
+        let there =
             |nic: &super::device::Nic| nic.address == address && nic.state != NicState::Removed;
-        self.nics.iter().position(up).map(|number| number as u32)
+        // Whoever died there may have a follower.
+        self.nics
+            .iter()
+            .rposition(there)
+            .map(|number| number as u32)
     }
 
     /// Resolves an address; the answer is a notice.
@@ -540,7 +549,9 @@ impl Fabric {
         self.taint(index);
         let kind = CmKind::from_number(env.rng.below(17) as u32);
         let status = env.rng.pick(&[0, 0, -errno::ETIMEDOUT, -errno::EINVAL, 28]);
-        let after = after + env.rng.spread(1, 50_000_000);
+        // Soon it meets the next step of connecting, late a connection at work or at its end.
+        let most = env.rng.pick(&[2_000, 200_000, 50_000_000]);
+        let after = after + env.rng.spread(1, most);
         self.give_with(env, index, after, kind, status, Vec::new());
     }
 

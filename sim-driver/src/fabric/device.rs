@@ -150,6 +150,8 @@ pub(super) struct Nic {
     /// Nothing becomes visible before.
     held_until: u64,
     late: Slab<WorkCompletion>,
+    /// Completions that were taken, oldest first, when some are to come again.
+    taken: VecDeque<WorkCompletion>,
     cm: VecDeque<Notice>,
     pub(super) srq: VecDeque<Receive>,
     pub(super) srq_used: u32,
@@ -157,6 +159,8 @@ pub(super) struct Nic {
 
 impl Fabric {
     /// How long a lost notification stays unnoticed, in nanoseconds.
+    /// So many are taken before one comes again.
+    const TAKEN: usize = 40;
     const BACKSTOP: u64 = 10_000_000;
 
     /// A device of an endpoint, reachable at an address.
@@ -173,6 +177,7 @@ impl Fabric {
             armed: false,
             held_until: 0,
             late: Slab::default(),
+            taken: VecDeque::new(),
             cm: VecDeque::new(),
             srq: VecDeque::new(),
             srq_used: 0,
@@ -220,8 +225,9 @@ impl Fabric {
             nic.held_until = now + env.rng.spread(1_000, 500_000);
             at = at.max(nic.held_until);
         }
-        *last = at;
-        if at <= now {
+        // One that is to be seen in this very moment may not have been yet.
+        let behind = core::mem::replace(last, at) == at;
+        if at <= now && !behind {
             self.make_visible(env, nic_number, completion);
         } else {
             let place = nic.late.put(completion);
@@ -259,6 +265,9 @@ impl Fabric {
 
     /// Takes the next completion.
     pub fn poll_completion(&mut self, env: &mut Env, nic: NicId) -> Option<WorkCompletion> {
+        if let Some(again) = self.stale_completion(env, nic) {
+            return Some(again);
+        }
         loop {
             let device = &mut self.nics[nic.0 as usize];
             let completion = device.cq.pop_front()?;
@@ -289,8 +298,27 @@ impl Fabric {
                 completion.wr,
                 status,
             );
+            if env.swarm.ppm(Site::StaleCompletion) > 0 {
+                self.nics[nic.0 as usize].taken.push_back(completion);
+            }
             return Some(completion);
         }
+    }
+
+    /// A completion of long ago, once more: only its generation tells.
+    fn stale_completion(&mut self, env: &mut Env, nic: NicId) -> Option<WorkCompletion> {
+        let device = &mut self.nics[nic.0 as usize];
+        if device.taken.len() < Self::TAKEN || !env.fires(Site::StaleCompletion) {
+            while device.taken.len() > Self::TAKEN {
+                device.taken.pop_front();
+            }
+            return None;
+        }
+        let completion = device.taken.pop_front()?;
+        let (endpoint, object) = (device.endpoint, Object::Nic(nic.0));
+        let status = status_code(completion.status);
+        env.record(endpoint, object, Act::Completed, completion.wr, status);
+        Some(completion)
     }
 
     /// Asks for a wake-up at the next completion or notice. False when there is something

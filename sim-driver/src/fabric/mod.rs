@@ -13,6 +13,7 @@
 mod cm;
 mod device;
 mod fault;
+mod garble;
 mod message;
 mod queue_pair;
 #[cfg(test)]

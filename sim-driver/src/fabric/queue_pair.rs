@@ -130,6 +130,8 @@ pub(super) struct QueuePair {
     pub(super) last_arrival: u64,
     pub(super) last_answer: u64,
     pub(super) stalled_until: u64,
+    /// The next send cannot be posted.
+    pub(super) next_post_fails: bool,
     pub(super) rq: VecDeque<Receive>,
     /// Places on the receive queue that are not free.
     pub(super) rq_used: u32,
@@ -164,6 +166,7 @@ impl Default for QueuePair {
             last_arrival: 0,
             last_answer: 0,
             stalled_until: 0,
+            next_post_fails: false,
             rq: VecDeque::new(),
             rq_used: 0,
             visible_send: 0,
@@ -247,7 +250,8 @@ impl Fabric {
             );
             return Err(error);
         }
-        if env.fires(Site::PostFailed) {
+        let doomed = core::mem::take(&mut self.entries[index].qp.next_post_fails);
+        if doomed || env.fires(Site::PostFailed) {
             self.taint(index);
             let error = errno::ENOMEM as u64;
             env.record(

@@ -125,6 +125,13 @@ impl Fabric {
     /// The queue pair fails by itself, and its device says so.
     fn fatal(&mut self, env: &mut Env, index: usize) {
         self.taint(index);
+        let after = env.rng.spread(1, 100_000);
+        self.say_fatal(env, index, after);
+        self.fail(env, index, WorkStatus::Flushed);
+    }
+
+    /// The device says that a queue pair failed.
+    pub(super) fn say_fatal(&mut self, env: &mut Env, index: usize, after: u64) {
         let entry = &self.entries[index];
         let notice = Notice {
             id: Some(self.id(index)),
@@ -136,9 +143,7 @@ impl Fabric {
             private: Vec::new(),
         };
         let nic = entry.nic;
-        let after = env.rng.spread(1, 100_000);
         self.notice_after(env, nic, after, notice);
-        self.fail(env, index, WorkStatus::Flushed);
     }
 
     /// A message meets the peer's next receive, if there is one.
@@ -179,7 +184,9 @@ impl Fabric {
             self.return_receive(peer, receive);
             return;
         }
-        self.complete_receive(env, peer, receive, WorkStatus::Success, posted.len);
+        let whose = (target_endpoint as usize, target);
+        let len = self.garble(env, (index, peer), whose, posted.len);
+        self.complete_receive(env, peer, receive, WorkStatus::Success, len);
         self.conclude(env, index, peer, WorkStatus::Success);
     }
 

@@ -11,9 +11,12 @@ use crate::ctx::Ctx;
 struct Summary {
     /// As it is written there.
     hash: String,
-    /// Rare paths that no seed took.
+    /// Rare paths and rows of the tables of states that no seed took.
     missed: Vec<String>,
 }
+
+/// Events and messages that every seed must have.
+const LEAST: [(&str, u64); 2] = [("events_min", 5_000), ("messages_min", 300)];
 
 /// Runs the seeds twice; the traces must be the same, no rule may be broken, and every coverage
 /// mark must have been passed.
@@ -75,14 +78,29 @@ fn check(text: &str) -> Result<Summary> {
     if violations.as_u64() != Some(0) {
         bail!("violations: {violations}, expected 0");
     }
-    let missed = field("marks_missed")?;
-    let names = missed.as_array().map(|marks| {
-        let name = |mark: &Value| mark.as_str().map(str::to_owned);
-        marks.iter().map(name).collect::<Option<Vec<String>>>()
-    });
-    let Some(Some(missed)) = names else {
-        bail!("marks_missed: {missed}, expected names");
+    for (name, least) in LEAST {
+        let found = field(name)?;
+        if found.as_u64().is_none_or(|found| found < least) {
+            bail!("{name}: {found}, expected at least {least}");
+        }
+    }
+    let names = |name| -> Result<Vec<String>> {
+        let list = field(name)?;
+        let texts = list.as_array().map(|list| {
+            let text = |one: &Value| one.as_str().map(str::to_owned);
+            list.iter().map(text).collect::<Option<Vec<String>>>()
+        });
+        match texts {
+            Some(Some(texts)) => Ok(texts),
+            _ => bail!("{name}: {list}, expected names"),
+        }
     };
+    let unexpected = names("rows_unexpected")?;
+    if !unexpected.is_empty() {
+        bail!("taken, and declared unreachable: {}", unexpected.join(", "));
+    }
+    let mut missed = names("marks_missed")?;
+    missed.extend(names("rows_missed")?);
     Ok(Summary {
         hash: field("trace_hash")?.to_string(),
         missed,
@@ -95,10 +113,20 @@ mod tests {
 
     #[test]
     fn good_summary_is_understood() {
-        let text = r#"{"trace_hash": "a1", "violations": 0, "marks_missed": ["x"], "seeds": 5}"#;
+        let text = r#"{"trace_hash": "a1", "violations": 0, "marks_missed": ["x"], "seeds": 5,
+            "events_min": 5000, "messages_min": 301, "rows_missed": ["y"], "rows_unexpected": []}"#;
         let summary = check(text).unwrap();
         assert_eq!(summary.hash, r#""a1""#);
-        assert_eq!(summary.missed, ["x"]);
+        assert_eq!(summary.missed, ["x", "y"]);
+        for (good, bad) in [
+            (r#""events_min": 5000"#, r#""events_min": 4999"#),
+            (r#""messages_min": 301"#, r#""messages_min": 299"#),
+            (r#""rows_unexpected": []"#, r#""rows_unexpected": ["z"]"#),
+            (r#""rows_missed": ["y"]"#, r#""rows_missed": 1"#),
+        ] {
+            assert!(text.contains(good));
+            assert!(check(&text.replace(good, bad)).is_err(), "{bad}");
+        }
     }
 
     #[test]

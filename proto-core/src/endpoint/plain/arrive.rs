@@ -86,8 +86,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let Some(row) = hot.tasks.get(t as usize) else {
             return false;
         };
+        const ITS_OWN: TaskFlags = TaskFlags::ON_QUEUE
+            .union(TaskFlags::ORPHAN)
+            .union(TaskFlags::ORPHAN_LATER);
         let live = done.wr.is_frame()
-            && row.flags.contains(TaskFlags::ON_QUEUE)
+            && row.flags.intersection(ITS_OWN) == TaskFlags::ON_QUEUE
             && done.wr.matches(row.generation);
         if !live || done.status != WorkStatus::Success {
             return false;

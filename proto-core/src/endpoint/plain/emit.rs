@@ -1,6 +1,6 @@
 //! Work requests of the message path: receives of a batch, and frames of plain messages.
 
-use crate::endpoint::credit::DATA_CREDITS;
+use crate::endpoint::credit::{ANSWER_CREDITS, REQUEST_CREDITS};
 use crate::endpoint::frame::transport_flags;
 use crate::endpoint::{Endpoint, Hot};
 use crate::entries::{SlotUse, Task, TaskFlags};
@@ -53,7 +53,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline(always)]
     fn plain_send(&mut self, n: u32, slots: &mut impl Slots) -> Option<Work> {
         let nexus = self.nexus(n);
-        if nexus.tx_credits < DATA_CREDITS {
+        if nexus.tx_credits < ANSWER_CREDITS {
             return None;
         }
         let c = nexus.tx_head;
@@ -109,7 +109,7 @@ impl<T: Trace> Hot<'_, T> {
             }
         }
         let state = self.g.transport(nexus.transport);
-        if state.cq_used >= state.limits.cq_depth || state.limits.shared_receive_queue {
+        if state.cq_used >= state.cq_receives || state.limits.shared_receive_queue {
             return None;
         }
         let (slot, row) = self.g.rx_slots.take_row(self.slots)?;
@@ -155,7 +155,12 @@ impl<T: Trace> Hot<'_, T> {
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
         }
-        let response = row.req_head == NONE || (row.rsp_turn && row.rsp_head != NONE);
+        let scarce = self.nexuses[n as usize].tx_credits < REQUEST_CREDITS;
+        let answer = row.rsp_head != NONE;
+        let response = row.req_head == NONE || ((row.rsp_turn || scarce) && answer);
+        if scarce && !response {
+            return None;
+        }
         let (t, state) = if response {
             (row.rsp_head, State::Answering)
         } else {

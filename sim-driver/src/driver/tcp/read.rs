@@ -60,6 +60,7 @@ impl SimDriver {
         let Some(tcp) = &mut self.tcp else {
             return false;
         };
+        let asks_in_vain = tcp.habits.asks_in_vain;
         let Some(end) = tcp.end(id) else {
             return false;
         };
@@ -67,7 +68,7 @@ impl SimDriver {
             return false;
         };
         let nothing = end.staged.is_empty() && links.peek(sock).is_empty();
-        if nothing && !env.rng.chance(Self::ASKS_IN_VAIN) {
+        if nothing && !env.rng.chance(asks_in_vain) {
             self.tell_end(env, links, id, sock);
             return false;
         }
@@ -109,9 +110,6 @@ impl SimDriver {
             }
         }
     }
-
-    /// Chance that the core is asked although there is nothing to read.
-    const ASKS_IN_VAIN: u32 = 50_000;
 
     /// Gives bytes to the core: from the buffer, or straight from where they are.
     fn feed(&mut self, env: &mut Env, links: &mut Links, id: SocketId, sock: SockId) -> bool {

@@ -1,4 +1,5 @@
-//! Clients that are none: they connect and send garbage, a part of a connect message, or nothing.
+//! Clients that are none: they connect and send garbage, a part of a connect message, nothing, or
+//! that they are the same half of one pair.
 
 use core::net::SocketAddr;
 
@@ -25,14 +26,16 @@ pub(super) struct Stray {
     stays: bool,
 }
 
+/// A connect message.
+fn message(kind: u32, port: u16) -> Vec<u8> {
+    let mut bytes = kind.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&port.to_be_bytes());
+    bytes.extend_from_slice(&[0, 0]);
+    bytes
+}
+
 /// What a stray says.
 fn words(rng: &mut Rng) -> Vec<u8> {
-    let message = |kind: u32, port: u16| {
-        let mut bytes = kind.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&port.to_be_bytes());
-        bytes.extend_from_slice(&[0, 0]);
-        bytes
-    };
     let noise = |rng: &mut Rng, most: u64| {
         let len = rng.range(1, most);
         (0..len).map(|_| rng.below(256) as u8).collect::<Vec<u8>>()
@@ -76,19 +79,24 @@ impl SimDriver {
         let Some(tcp) = &mut self.tcp else {
             return false;
         };
-        let place = tcp.strays.iter().position(Option::is_none);
-        let place = place.unwrap_or_else(|| {
-            tcp.strays.push(None);
-            tcp.strays.len() - 1
-        });
-        let sock = links.connect(env, tcp.host, None, to, MARK | place as u64);
-        tcp.strays[place] = Some(Stray {
-            sock,
-            bytes: words(rng),
-            stays: rng.flip(),
-        });
+        let stray = tcp.add_stray(env, links, to, rng);
+        if rng.chance(Self::TWINS) {
+            let twin = tcp.add_stray(env, links, to, rng);
+            let kind = rng.range(2, 3) as u32;
+            for (one, other) in [(stray, twin), (twin, stray)] {
+                let other = tcp.strays[other].as_ref().map(|stray| stray.sock);
+                let port = other.and_then(|sock| links.addresses(sock));
+                if let (Some(stray), Some((local, _))) = (&mut tcp.strays[one], port) {
+                    stray.bytes = message(kind, local.port());
+                    stray.stays = true;
+                }
+            }
+        }
         true
     }
+
+    /// Chance that a stray is two, who both say that they are the same half of one pair.
+    const TWINS: u32 = 200_000;
 
     /// Whoever was not thrown out goes by itself.
     pub(crate) fn end_strays(&mut self, env: &mut Env, links: &mut Links) {
@@ -100,6 +108,28 @@ impl SimDriver {
 }
 
 impl Tcp {
+    /// Lets a stray connect.
+    fn add_stray(
+        &mut self,
+        env: &mut Env,
+        links: &mut Links,
+        to: SocketAddr,
+        rng: &mut Rng,
+    ) -> usize {
+        let place = self.strays.iter().position(Option::is_none);
+        let place = place.unwrap_or_else(|| {
+            self.strays.push(None);
+            self.strays.len() - 1
+        });
+        let sock = links.connect(env, self.host, None, to, MARK | place as u64);
+        self.strays[place] = Some(Stray {
+            sock,
+            bytes: words(rng),
+            stays: rng.flip(),
+        });
+        place
+    }
+
     fn stray(&mut self, cookie: u64) -> Option<&mut Option<Stray>> {
         self.strays.get_mut((cookie & !MARK) as usize)
     }
