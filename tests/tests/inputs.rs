@@ -350,8 +350,8 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
         private: b"p",
     };
     let completion = Completion {
-        // A receive: kind 1, generation 4, slot 2.
-        wr: WrId::from_bits(0x1000_0004_0000_0002),
+        // A receive: kind 1, generation 0, slot 2. What one of another life names is not read.
+        wr: WrId::from_bits(0x1000_0000_0000_0002),
         status: WorkStatus::Success,
         len: 40,
     };
