@@ -216,7 +216,7 @@ impl Manner {
                 over,
                 at,
                 back: rng.pick(&[0, 0, 1, 20]),
-                depth: rng.spread(1, 32) as u32,
+                depth: rng.spread(1, 128) as u32,
                 own: if self.rich {
                     rng.chance(250_000)
                 } else {

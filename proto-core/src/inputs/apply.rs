@@ -256,10 +256,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// A slot that a device may have written: the one of a receive.
+    /// A slot that a device has written: the one of a receive that is done. What a completion of
+    /// an earlier life names, the device may be writing now.
     fn received_slot(&self, completion: Completion) -> Option<SlotId> {
         let index = completion.wr.index();
-        (completion.wr.is_recv() && index < self.g.config.rx_slots).then_some(SlotId(index))
+        let row = self.s.view().slots.get(index as usize)?;
+        let done = completion.wr.is_recv() && completion.wr.matches(row.generation);
+        (done && index < self.g.config.rx_slots).then_some(SlotId(index))
     }
 
     fn put_frame(&self, completion: Completion, frame: Bytes<'_>, slots: &mut impl Slots) {

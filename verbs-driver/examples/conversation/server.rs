@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -53,6 +55,8 @@ pub(crate) struct Server {
     waker: Waker,
     stop: Sender<()>,
     thread: JoinHandle<Result<Served, String>>,
+    /// Requests that came.
+    requests: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -79,6 +83,8 @@ impl Server {
     ) -> Result<Self, Box<dyn Error>> {
         let (tell, told) = channel();
         let (stop, stopped) = channel();
+        let requests = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&requests);
         let thread = std::thread::spawn(move || {
             let run = || -> Result<Served, Box<dyn Error>> {
                 let mut side = Side::with_sizes(0, &options, sizes)?;
@@ -89,7 +95,7 @@ impl Server {
                 let listener = side.driver.listen(address, &listen)?;
                 let at = side.driver.listening(listener).ok_or("not bound")?;
                 tell.send((at, side.driver.waker()))?;
-                serve(&mut side, manner, &stopped)
+                serve(&mut side, manner, &stopped, &count)
             };
             run().map_err(|error| error.to_string())
         });
@@ -101,7 +107,20 @@ impl Server {
             waker,
             stop,
             thread,
+            requests,
         })
+    }
+
+    /// Waits until so many requests have come.
+    pub(crate) fn wait_for(&self, requests: usize) -> Result<(), Box<dyn Error>> {
+        let until = Instant::now() + ENDS_MAX;
+        while self.requests.load(Ordering::Relaxed) < requests {
+            check(Instant::now() < until && !self.thread.is_finished(), || {
+                format!("fewer than {requests} requests")
+            })?;
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     /// Serves until it is killed.
@@ -129,6 +148,7 @@ fn serve(
     side: &mut Side,
     manner: Manner,
     stopped: &Receiver<()>,
+    count: &AtomicUsize,
 ) -> Result<Served, Box<dyn Error>> {
     let mut served = Served::default();
     let mut until = None;
@@ -136,6 +156,7 @@ fn serve(
         while let Some(event) = side.driver.next_event() {
             served.hear(side, manner, event)?;
         }
+        count.store(served.requests, Ordering::Relaxed);
         if stopped.try_recv().is_ok() {
             until = Some(Instant::now() + ENDS_MAX);
         }
