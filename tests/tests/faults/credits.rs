@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use xio_proto::wire::CreditNop;
 use xio_proto::{
-    CmKind, CommandError, Config, Control, Event, Message, Reason, RequestOptions, Segment,
-    TransportLimits, Work,
+    CmKind, CommandError, Config, Control, Event, Message, Reason, RemoteMemory, RequestOptions,
+    Segment, TransportLimits, Work,
 };
 use xio_tests::pair::{Pair, Side};
 use xio_tests::rig::{Gate, Rig, small};
@@ -128,13 +128,13 @@ fn stream(pair: &mut Pair, talk: &Talk, count: usize) {
     let mut came = [0, 0];
     let mut taken = [0, 0];
     while came != [count, count] {
-        for i in 0..2 {
+        for (i, taken) in taken.iter_mut().enumerate() {
             let connection = talk.connections[i].expect("open");
             let endpoint = &mut pair.sides[i].endpoint;
-            while taken[i] < count {
+            while *taken < count {
                 let options = RequestOptions::default();
                 match endpoint.send_one_way(connection, &Message::default(), &options) {
-                    Ok(_) => taken[i] += 1,
+                    Ok(_) => *taken += 1,
                     Err(CommandError::Full(_)) => break,
                     Err(error) => panic!("{error}"),
                 }
@@ -357,6 +357,7 @@ fn what_was_granted_is_used_and_no_more() {
     }
 }
 
+/// Sixteen each way: READ by the responder, then written by it.
 #[test]
 fn more_pieces_than_the_send_queue_has_places() {
     let config = |i| Config {
@@ -374,12 +375,6 @@ fn more_pieces_than_the_send_queue_has_places() {
     for side in &mut rig.sides {
         side.events.clear();
     }
-    // Sixteen pieces each way: READ by the responder, then written by it.
-    let pieces = |side: &Side, from: usize| -> Vec<Segment> {
-        (0..16)
-            .map(|k| side.segment(from + 1000 * k, 700))
-            .collect()
-    };
     for (k, byte) in rig.sides[0].memory[..16_000].iter_mut().enumerate() {
         *byte = (k % 251) as u8;
     }
@@ -427,14 +422,17 @@ fn more_pieces_than_the_send_queue_has_places() {
     for k in 0..16 {
         let piece = 1000 * k..1000 * k + 700;
         let sent = rig.sides[0].memory[piece.clone()].to_vec();
-        assert_eq!(rig.sides[1].memory[piece.clone()], sent, "piece {k} there");
-        assert_eq!(
-            rig.sides[0].memory[20_000 + piece.start..][..700],
-            sent,
-            "piece {k} back"
-        );
+        let back = &rig.sides[0].memory[20_000 + piece.start..][..700];
+        assert_eq!(rig.sides[1].memory[piece], sent, "piece {k} there");
+        assert_eq!(back, sent, "piece {k} back");
     }
     wind_up(&mut rig);
+}
+
+/// Sixteen pieces of memory.
+fn pieces(side: &Side, from: usize) -> Vec<Segment> {
+    let piece = |k: usize| side.segment(from + 1000 * k, 700);
+    (0..16).map(piece).collect()
 }
 
 #[test]
@@ -597,5 +595,42 @@ fn who_waits_for_a_place_hears_of_the_loss() {
     let never = talk.count(0, "failed");
     assert!(never >= 10, "{:?}", talk.heard[0]);
     assert_eq!(never + talk.count(0, "sent"), 20);
+    wind_up(&mut rig);
+}
+
+#[test]
+fn direct_reads_alone_never_run_out() {
+    let limits = |_| TransportLimits {
+        sq_depth: 8,
+        max_sge: 1,
+        max_reads: 2,
+        max_message: 500,
+        ..TransportLimits::rdma()
+    };
+    let mut rig = Rig::with(small, limits);
+    let talk = Talk::open(&mut rig, false);
+    let connection = talk.connections[0].expect("open");
+    let remote = RemoteMemory {
+        addr: Side::BASE,
+        len: 8000,
+        key: 2,
+    };
+    for user in 0..300 {
+        let local = [
+            rig.sides[0].segment(0, 7000),
+            rig.sides[0].segment(8000, 1000),
+        ];
+        let endpoint = &mut rig.sides[0].endpoint;
+        // Each has more pieces than the queue has places.
+        let taken = if user % 2 == 0 {
+            endpoint.read(connection, &local, &remote, user, None)
+        } else {
+            endpoint.write(connection, &local, &remote, user, None)
+        };
+        taken.expect("room");
+        rig.run();
+        let done = |event: &&Event| matches!(event, Event::Sent { user: u, .. } if *u == user);
+        assert_eq!(rig.log[0].iter().filter(done).count(), 1, "{user}");
+    }
     wind_up(&mut rig);
 }

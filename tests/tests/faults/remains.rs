@@ -123,9 +123,12 @@ fn flushed_receives_of_a_shared_queue_come_back() {
     wind_up(&mut rig);
 }
 
+/// A side, and how to know what it asks for.
+type Step<T> = (usize, fn(&T) -> bool);
+
 #[test]
 fn a_connect_that_fails_at_any_step_leaves_nothing() {
-    let steps: [(usize, fn(&Control) -> bool); 6] = [
+    let steps: [Step<Control>; 6] = [
         (0, |c| matches!(c, Control::ResolveAddress { .. })),
         (0, |c| matches!(c, Control::ResolveRoute { .. })),
         (0, |c| matches!(c, Control::CreateQueuePair { .. })),
@@ -133,7 +136,7 @@ fn a_connect_that_fails_at_any_step_leaves_nothing() {
         (1, |c| matches!(c, Control::CreateQueuePair { .. })),
         (1, |c| matches!(c, Control::Accept { .. })),
     ];
-    let works: [(usize, fn(&Work) -> bool); 4] = [
+    let works: [Step<Work>; 4] = [
         (0, |w| matches!(w, Work::Recv { .. })),
         (1, |w| matches!(w, Work::Recv { .. })),
         (0, |w| matches!(w, Work::Send { .. })),

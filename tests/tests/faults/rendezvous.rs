@@ -136,6 +136,14 @@ fn sizes_around_every_limit() {
         }
         wind_up(&mut rig);
     }
+}
+
+#[test]
+fn sizes_at_the_limit_of_payloads() {
+    let config = |i| Config {
+        payload_max: 1 << 30,
+        ..Config::new(i, 64, 48)
+    };
     let mut rig = Rig::with(config, |_| TransportLimits::rdma());
     let talk = Talk::open(&mut rig, false);
     rig.sides[1].events.clear();
@@ -691,7 +699,7 @@ fn any_two_lists_move_the_same_bytes() {
 fn lists_of_one_entry_too_many_are_refused() {
     let (mut rig, talk) = in_pieces(1 << 20);
     let connection = talk.connections[0].expect("open");
-    let data = vec![rig.sides[0].segment(0, 10); 5];
+    let data = [rig.sides[0].segment(0, 10); 5];
     for count in 1..=5 {
         let message = Message {
             data: &data[..count],
@@ -702,43 +710,6 @@ fn lists_of_one_entry_too_many_are_refused() {
         assert_eq!(taken.is_ok(), count <= 4, "{taken:?}");
     }
     rig.run();
-    wind_up(&mut rig);
-}
-
-#[test]
-fn direct_reads_alone_never_run_out() {
-    let limits = |_| TransportLimits {
-        sq_depth: 8,
-        max_sge: 1,
-        max_reads: 2,
-        max_message: 500,
-        ..TransportLimits::rdma()
-    };
-    let mut rig = Rig::with(small, limits);
-    let talk = Talk::open(&mut rig, false);
-    let connection = talk.connections[0].expect("open");
-    let remote = RemoteMemory {
-        addr: Side::BASE,
-        len: 8000,
-        key: 2,
-    };
-    for user in 0..300 {
-        let local = [
-            rig.sides[0].segment(0, 7000),
-            rig.sides[0].segment(8000, 1000),
-        ];
-        let endpoint = &mut rig.sides[0].endpoint;
-        // Each has more pieces than the queue has places.
-        let taken = if user % 2 == 0 {
-            endpoint.read(connection, &local, &remote, user, None)
-        } else {
-            endpoint.write(connection, &local, &remote, user, None)
-        };
-        taken.expect("room");
-        rig.run();
-        let done = |event: &&Event| matches!(event, Event::Sent { user: u, .. } if *u == user);
-        assert_eq!(rig.log[0].iter().filter(done).count(), 1, "{user}");
-    }
     wind_up(&mut rig);
 }
 

@@ -63,10 +63,13 @@ fn what_comes_before_established_needs_no_parking() {
     wind_up(&mut rig);
 }
 
+/// A side, and how to know what it asks for.
+type Asked = (usize, fn(&Control) -> bool);
+
 #[test]
 fn a_peer_that_leaves_during_setup_is_told_once() {
     // (side, step that is under way)
-    let steps: [(usize, fn(&Control) -> bool); 2] = [(0, connects), (1, accepts)];
+    let steps: [Asked; 2] = [(0, connects), (1, accepts)];
     for (i, step) in steps {
         let mut rig = Rig::new();
         rig.gates[i] = Gate::default().hold(step);
@@ -567,9 +570,9 @@ fn frames_of_a_conversation() -> Vec<Vec<u8>> {
 #[test]
 fn data_in_place_of_a_setup_is_a_violation() {
     const SETUPS: [[u8; 4]; 2] = [[0, 0, 0, 0x84], [0, 0, 0, 0x82]];
-    for i in 0..2 {
+    for (i, setup) in SETUPS.into_iter().enumerate() {
         for frame in frames_of_a_conversation() {
-            if frame[4..8] == SETUPS[i] {
+            if frame[4..8] == setup {
                 continue;
             }
             let mut rig = Rig::new();

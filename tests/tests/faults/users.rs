@@ -100,18 +100,18 @@ pub(crate) fn grammar(log: &[Event]) {
             assert!(begun <= 1, "{event:?}: begun {begun} times: {log:#?}");
         }
         if let Some((task, returned)) = outcome_of(event) {
-            let message = messages.entry(task.to_bits().into()).or_default();
+            let message = messages.entry(task.to_bits()).or_default();
             message.outcomes += 1;
             assert_eq!(message.outcomes, 1, "a second outcome: {event:?}: {log:#?}");
             message.owes_buffers = !returned;
         }
         if let Event::Delivered { task, .. } = event {
-            let message = messages.entry(task.to_bits().into()).or_default();
+            let message = messages.entry(task.to_bits()).or_default();
             message.receipts += 1;
             assert_eq!(message.receipts, 1, "a second receipt: {event:?}: {log:#?}");
         }
         if let Event::BuffersReturned { task, .. } = event
-            && let Some(message) = messages.get_mut(&u64::from(task.to_bits()))
+            && let Some(message) = messages.get_mut(&task.to_bits())
         {
             let owed = std::mem::take(&mut message.owes_buffers);
             assert!(owed, "buffers came back twice: {event:?}: {log:#?}");
