@@ -502,16 +502,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// left to the user.
     fn flush_tasks(&mut self, c: u32) {
         self.flush_queues(c);
+        // The youngest is first in the list, and the oldest gets its outcome first.
         let mut t = self.connection(c).tasks;
+        while t != NONE && self.task(t).next != NONE {
+            t = self.task(t).next;
+        }
         while t != NONE {
-            let next = self.task(t).next;
+            let younger = self.task(t).prev;
             let left = self.leave_transfers(t);
             self.flush_task(t);
             if left {
                 // One that had ended waited for its READ_ACK only.
                 self.try_free(t);
             }
-            t = next;
+            t = younger;
         }
     }
 

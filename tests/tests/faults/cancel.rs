@@ -4,7 +4,7 @@ use xio_proto::{CmKind, CommandError, Config, Event, Resource, TransportLimits};
 use xio_tests::rig::Rig;
 use xio_tests::talk::{Say, Talk, free_rows};
 
-use crate::users::*;
+use crate::users::{is, open, reasons, wind_up};
 
 /// Where a request is when it is cancelled.
 const STEPS: [&str; 7] = [

@@ -12,7 +12,7 @@ use xio_tests::pair::{Pair, Side};
 use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::*;
+use crate::users::{established, reasons, settle, wind_up};
 
 const SETUP_REQ: [u8; 4] = [0, 0, 0, 0x82];
 const SETUP_RSP: [u8; 4] = [0, 0, 0, 0x84];

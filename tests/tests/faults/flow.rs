@@ -6,7 +6,7 @@ use xio_proto::{
 use xio_tests::rig::Rig;
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::*;
+use crate::users::{is, wind_up};
 
 /// Both sides with application credits.
 fn credited(messages: u16, bytes: u64) -> (Rig, Talk) {

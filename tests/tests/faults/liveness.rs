@@ -9,7 +9,7 @@ use xio_proto::{
 use xio_tests::rig::{Gate, Rig};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::*;
+use crate::users::{abort, closed, is, open, outcome_of, reasons, settle, wind_up};
 
 const KEEPALIVE_REQ: [u8; 4] = [0, 0, 0x40, 2];
 const FIN_REQ: [u8; 4] = [0, 0, 4, 2];

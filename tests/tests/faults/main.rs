@@ -2,9 +2,12 @@
 //! `DEFECTS.md` say which is for which.
 
 mod cancel;
+mod completions;
 mod credits;
 mod flow;
+mod lists;
 mod liveness;
+mod malformed;
 mod map;
 mod reconnect;
 mod remains;

@@ -6,7 +6,7 @@ use xio_proto::{CmKind, ConnectOptions, Control, Event, Reason, WorkStatus};
 use xio_tests::rig::{Gate, Rig};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::*;
+use crate::users::{abort, closed, established, failed, open, reasons, settle, wind_up};
 
 #[test]
 fn a_server_that_comes_late_is_reached() {

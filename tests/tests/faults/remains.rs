@@ -9,7 +9,7 @@ use xio_proto::{
 use xio_tests::rig::{Gate, Rig, name, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::*;
+use crate::users::{abort, closed, destroyed, open, wind_up};
 
 /// A server with one receive queue for all.
 fn open_shared() -> (Rig, Talk) {

@@ -12,7 +12,7 @@ use xio_tests::rig::{Gate, Rig, name, small};
 use xio_tests::stream_pair::Rng;
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::*;
+use crate::users::{abort, is, outcome_of, reasons, wind_up};
 
 fn reads(work: &Work) -> bool {
     matches!(work, Work::Read { .. })

@@ -6,7 +6,10 @@ use xio_proto::{CmEvent, CmKind, CommandError, ConnectOptions, Event, Reason, Re
 use xio_tests::rig::{Gate, Rig};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::*;
+use crate::users::{
+    accepts, closed, connects, creates, deaf_to_frames, established, failed, reasons, resolves,
+    serve, settle, wind_up,
+};
 
 #[test]
 fn close_and_abort_at_every_step_end_once() {

@@ -9,7 +9,10 @@ use xio_proto::{
 use xio_tests::rig::{Gate, Rig, of};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::*;
+use crate::users::{
+    accepts, closed, connects, creates, deaf_to_frames, destroys, disconnects, established, failed,
+    idle, no_flushes, reasons, resolves, routes, settle, wind_up,
+};
 
 #[test]
 fn a_frame_proves_the_connection() {

@@ -9,7 +9,7 @@ use xio_proto::{
 use xio_tests::rig::{Gate, Rig, name, small};
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::*;
+use crate::users::{abort, closed, destroyed, destroys, grammar, open, wind_up};
 
 #[test]
 fn nothing_is_let_go_of_before_the_last_flush() {
