@@ -537,6 +537,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes = u64::from(head.len) + u64::from(tail.len) + data.len;
         let wr = self.push_work(n, WorkEntry { bytes, ..entry });
         debug_assert!(self.nexus(n).state != State::Draining);
+        let always = always && !mutated!(self.g, LastUnsignaled);
         let signaled = self.signal(n) || always;
         let nexus = self.nexus_id(n);
         Work::Send {
