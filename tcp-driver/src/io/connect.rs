@@ -56,6 +56,7 @@ impl Io {
                     peer,
                     local,
                     dirty: row.dirty,
+                    queue: super::write::Queue::with_room(),
                     ..Nexus::vacant()
                 };
                 let done = CmEvent::plain(CmKind::AddrResolved);
@@ -76,6 +77,7 @@ impl Io {
                 *row = Nexus {
                     id: Some(nexus),
                     dirty: row.dirty,
+                    queue: super::write::Queue::with_room(),
                     ..Nexus::vacant()
                 };
                 self.attach(core, nexus);

@@ -130,6 +130,10 @@ pub(crate) struct Io {
 impl Io {
     pub(crate) fn new(counts: &Counts, options: Options) -> io::Result<Self> {
         let poll = Poll::new()?;
+        // What a pair of sockets can hold, and one to read into, are there from the start.
+        let size = options.staging.max(read::SMALL);
+        let mut spare = Vec::with_capacity(options.staging_max.saturating_add(1).min(1024));
+        spare.extend((0..3).map(|_| vec![0; size].into_boxed_slice()));
         let waker = Waker::new(poll.registry(), WAKER)?;
         Ok(Self {
             events: Events::with_capacity(counts.sockets.clamp(64, 1024)),
@@ -144,7 +148,7 @@ impl Io {
             accepting: false,
             readable: VecDeque::with_capacity(counts.sockets),
             dirty: VecDeque::with_capacity(counts.nexuses),
-            spare: Vec::new(),
+            spare,
             held: 0,
             done: Vec::with_capacity(64),
             poll,

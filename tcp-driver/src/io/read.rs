@@ -7,7 +7,7 @@ use xio_proto::{SegmentSpan, SocketId, StreamWant, Trace};
 use super::{Core, Io};
 
 /// A buffer beyond the share of whole ones.
-const SMALL: usize = 2048;
+pub(super) const SMALL: usize = 2048;
 
 /// Turns that an ended socket waits for the other of its pair to be read.
 const WAITS: u8 = 64;

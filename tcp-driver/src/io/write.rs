@@ -59,6 +59,14 @@ impl Queue {
         }
     }
 
+    /// With room for as many frames as are out at once as a rule: none of them allocates.
+    pub(super) fn with_room() -> Self {
+        Self {
+            frames: VecDeque::with_capacity(64),
+            ..Self::new()
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
