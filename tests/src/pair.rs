@@ -209,10 +209,6 @@ pub struct Pair {
     /// The test itself says when a region is revoked.
     pub slow_revoke: bool,
     reads: VecDeque<(usize, Work)>,
-    /// Completions of frames stay away until the queue pair is drained, and say then that they
-    /// were flushed: what the peer does with a frame can be known before.
-    pub late_sends: bool,
-    sends: Vec<(usize, NexusId, WrId)>,
     /// Outputs are polled in an order and in batches that this decides, all of one side before
     /// any is carried out; without it in a fixed order, and each is carried out at once.
     pub schedule: Option<Schedule>,
@@ -277,8 +273,6 @@ impl Pair {
             rounds: 0,
             slow_reads: false,
             slow_revoke: false,
-            late_sends: false,
-            sends: Vec::new(),
             reads: VecDeque::new(),
             schedule: None,
         }
@@ -550,11 +544,6 @@ impl Pair {
     }
 
     fn drain(&mut self, i: usize, nexus: NexusId) {
-        let its_own = |send: &mut (usize, NexusId, WrId)| (send.0, send.1) == (i, nexus);
-        let late: Vec<_> = self.sends.extract_if(.., its_own).collect();
-        for (_, _, wr) in late {
-            self.complete(i, wr, WorkStatus::Flushed, 0);
-        }
         if self.sides[i].shared.is_some() {
             let endpoint = &mut self.sides[i].endpoint;
             endpoint.handle_last_receive(self.now, nexus);
@@ -655,9 +644,7 @@ impl Pair {
                     "receiver not ready: side {i} sent without a receive at the peer"
                 );
                 self.sides[j].queue_pairs[peer].arrived.push_back(bytes);
-                if signaled && self.late_sends {
-                    self.sends.push((i, nexus, wr));
-                } else if signaled {
+                if signaled {
                     self.complete(i, wr, WorkStatus::Success, 0);
                 }
                 self.deliver(j, peer);

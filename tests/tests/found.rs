@@ -241,32 +241,3 @@ fn side_offers(pair: &mut Pair, connection: ConnectionId) {
     sent.expect("room");
     pair.run();
 }
-
-/// The answer was there before the completion of the request's own frame, and in the user's hands
-/// when the connection ended: the completion did not find the queue pair that it was of.
-#[test]
-fn a_frame_that_completes_after_its_answer_and_its_connection_is_found() {
-    let (mut pair, [client, _]) = connected();
-    pair.late_sends = true;
-    let endpoint = &mut pair.sides[0].endpoint;
-    endpoint
-        .send(client, &Message::default(), &RequestOptions::default())
-        .expect("room");
-    pair.run();
-    let Some(Event::Request { task, .. }) = pair.sides[1].events.pop_front() else {
-        panic!("no request")
-    };
-    let answer = Message::default();
-    assert_eq!(pair.sides[1].endpoint.respond(task, &answer), Ok(()));
-    pair.run();
-    let Some(Event::Response { task, .. }) = pair.sides[0].events.pop_front() else {
-        panic!("no answer")
-    };
-    let now = pair.now;
-    assert_eq!(pair.sides[0].endpoint.abort(now, client), Ok(()));
-    pair.run();
-    assert_eq!(pair.sides[0].endpoint.release(task), Ok(()));
-    pair.run();
-    let free = pair.sides[0].endpoint.free_rows();
-    assert_eq!((free.nexuses, free.rx_slots, free.tx_slots), (8, 64, 32));
-}
