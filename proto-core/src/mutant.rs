@@ -36,12 +36,26 @@ pub enum Mutant {
     FinUnanswered,
     /// The peer is not told that its READ response was fetched.
     ReadAckForgotten,
+    /// What this side can do counts as agreed, whatever the peer can.
+    AgreedAlone,
+    /// A peer that was started again is not recognised.
+    RestartMissed,
+    /// Cancels go to peers that do not understand them.
+    CancelUnasked,
+    /// A cancel takes another request than the one that it names.
+    CancelledOther,
+    /// A request that was cancelled is answered, and shown to its user too.
+    CancelledShown,
+    /// The wait that goes with a request is a thousand times too long.
+    WaitStretched,
+    /// A request is shown to its user after its requester's deadline.
+    ExpiredDelivered,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 23] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -58,6 +72,13 @@ impl Mutant {
         Self::ClosedEarly,
         Self::FinUnanswered,
         Self::ReadAckForgotten,
+        Self::AgreedAlone,
+        Self::RestartMissed,
+        Self::CancelUnasked,
+        Self::CancelledOther,
+        Self::CancelledShown,
+        Self::WaitStretched,
+        Self::ExpiredDelivered,
     ];
 }
 

@@ -14,6 +14,7 @@ mod connection;
 mod credit;
 mod direct;
 mod event;
+mod extension;
 mod frame;
 mod hot;
 mod info;
@@ -30,6 +31,7 @@ mod send;
 mod session;
 mod shared;
 mod time;
+mod withdraw;
 mod work;
 
 pub use cm::ConnectRequest;
@@ -37,7 +39,7 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
-pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
@@ -85,6 +87,12 @@ pub const MARKS: &[&str] = &[
     "control frame waited for data",
     "payload discarded",
     "payload expired under way",
+    "extensions agreed",
+    "earlier life ended",
+    "cancelled before it was fetched",
+    "cancelled before it was delivered",
+    "cancelled in the user's hands",
+    "expired before it was delivered",
 ];
 
 pub(crate) struct TransportState {
@@ -171,6 +179,10 @@ pub(crate) struct Globals {
     /// Memory lent for payloads.
     pub(crate) chunks: pool::Chunks,
     pub(crate) counters: Counters,
+    /// Where messages are; `idle` is not kept here.
+    pub(crate) life: LifeCycle,
+    /// Numbers given to transport connections for the agreement on extensions.
+    pub(crate) nonces: u64,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
 }
@@ -293,6 +305,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
             counters: Counters::default(),
+            life: LifeCycle::default(),
+            nonces: 0,
             recording: false,
             config,
         };
