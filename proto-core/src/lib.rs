@@ -84,8 +84,8 @@
 //!
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
-//! | `listeners` | [`Listener`](storage::Listener) | 72 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 312 | 1 |
+//! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 328 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 360 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
@@ -98,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 312 + 264 + 360 + 4 × 16 = 1000 bytes. The slots' own bytes are the
+//! connection of its own takes 328 + 264 + 360 + 4 × 16 = 1016 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -144,7 +144,7 @@ pub use config::{
 };
 pub use driver::Driver;
 pub use endpoint::*;
-pub use error::{CommandError, Failure, Length, Reason, Resource, Step, WorkStatus};
+pub use error::{CommandError, Failure, Length, Reason, Refusal, Resource, Step, WorkStatus};
 pub use event::{Data, Event, Receipt};
 pub use ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,

@@ -48,14 +48,12 @@ pub enum Mutant {
     CancelledShown,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
-    /// A request is shown to its user after its requester's deadline.
-    ExpiredDelivered,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 22] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -78,7 +76,6 @@ impl Mutant {
         Self::CancelledOther,
         Self::CancelledShown,
         Self::WaitStretched,
-        Self::ExpiredDelivered,
     ];
 }
 
