@@ -140,7 +140,7 @@ pub mod wire;
 
 pub use config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
-    Rendezvous, TransportLimits,
+    Reconnect, Rendezvous, TransportLimits,
 };
 pub use driver::Driver;
 pub use endpoint::*;

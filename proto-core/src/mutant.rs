@@ -36,12 +36,18 @@ pub enum Mutant {
     FinUnanswered,
     /// The peer is not told that its READ response was fetched.
     ReadAckForgotten,
+    /// A request that the peer may have taken is sent again although it is not idempotent.
+    RepeatedSilently,
+    /// Attempts to connect anew are not spaced over the endpoint.
+    AttemptsUnbounded,
+    /// A peer that cannot be talked to is tried all the same.
+    IncompatibleForgotten,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -58,6 +64,9 @@ impl Mutant {
         Self::ClosedEarly,
         Self::FinUnanswered,
         Self::ReadAckForgotten,
+        Self::RepeatedSilently,
+        Self::AttemptsUnbounded,
+        Self::IncompatibleForgotten,
     ];
 }
 

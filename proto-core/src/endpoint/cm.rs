@@ -366,6 +366,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         );
         if ends && row.reason.is_none() {
             row.reason = reason;
+            let opening = matches!(from, State::Connecting | State::Handshaking);
+            if opening
+                && Nexus::shows_incompatible(reason)
+                && let Some(reason) = reason
+            {
+                self.remember_incompatible(n, reason);
+            }
         }
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
@@ -394,6 +401,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Answer => self.answer_setup(n, from),
             Action::GoOnline => {
+                self.forget_incompatible(n);
                 self.disarm(Timer::Nexus(n));
                 self.plan_receives(n);
                 self.nexus_up(n);

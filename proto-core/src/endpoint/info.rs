@@ -101,6 +101,8 @@ pub struct Counters {
     pub stale_sockets: u64,
     /// Bytes of payload that nobody wanted.
     pub bytes_discarded: u64,
+    /// Attempts to make a lost connection anew.
+    pub reconnect_attempts: u64,
 }
 
 /// What is left of each table and pool.

@@ -25,6 +25,7 @@ mod plain;
 mod pool;
 mod portal;
 mod receive;
+mod reconnect;
 mod rendezvous;
 mod send;
 mod session;
@@ -43,6 +44,8 @@ pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+
+use arrayvec::ArrayVec;
 
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
@@ -85,6 +88,10 @@ pub const MARKS: &[&str] = &[
     "control frame waited for data",
     "payload discarded",
     "payload expired under way",
+    "attempt waited for others",
+    "attempt refused for now",
+    "incompatible peer not tried",
+    "no row for an attempt",
 ];
 
 pub(crate) struct TransportState {
@@ -170,6 +177,10 @@ pub(crate) struct Globals {
     pub(crate) rx_kept: u32,
     /// Memory lent for payloads.
     pub(crate) chunks: pool::Chunks,
+    /// When the next attempt to make a connection anew may begin.
+    pub(crate) attempt_at: Instant,
+    /// Peers that connections made anew do not try.
+    pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
     pub(crate) counters: Counters,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
@@ -292,6 +303,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            attempt_at: Instant::ZERO,
+            incompatible: ArrayVec::new(),
             counters: Counters::default(),
             recording: false,
             config,
@@ -516,6 +529,11 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
+    at_least(
+        "reconnects_per_second",
+        config.reconnects_per_second.into(),
+        1,
+    )?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

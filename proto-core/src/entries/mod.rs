@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::config::ConnectionPolicy;
+use crate::config::{ConnectionPolicy, Reconnect};
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -391,7 +391,32 @@ bitflags::bitflags! {
         const WRITABLE = 4;
         const CLOSED = 8;
         const PORTALS = 16;
+        /// It is there again.
+        const ANEW = 32;
+        /// It is lost, and is to be made anew.
+        const LOST = 64;
     }
+}
+
+/// What a connection that is made anew after a loss has to remember.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Retry {
+    pub(crate) policy: Reconnect,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
+    /// When it was lost; while it is online, since when it is.
+    pub(crate) at: Instant,
+    /// Attempts since it was lost.
+    pub(crate) attempts: u32,
+    /// How often the pause has doubled.
+    pub(crate) backoff: u32,
+    pub(crate) transport: u8,
+    pub(crate) own_nexus: bool,
+    pub(crate) dual_stream: bool,
+    /// The user knows of the loss.
+    pub(crate) told: bool,
+    /// Its attempt has a time of its own among those of the endpoint.
+    pub(crate) booked: bool,
 }
 
 /// A connection.
@@ -520,6 +545,9 @@ pub struct Connection {
     pub(crate) pool_tail: u32,
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
+
+    /// It is made anew when it is lost.
+    pub(crate) retry: Option<Retry>,
 }
 
 impl Connection {
@@ -609,7 +637,26 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
+        retry: None,
     };
+
+    /// Numbers and credits of a new life.
+    pub(crate) fn start_anew(&mut self) {
+        debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
+        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
+        let new = Self::VACANT;
+        self.joining = false;
+        (self.serial, self.last_serial, self.any_serial) = (0, 0, false);
+        (self.req_sn, self.req_expected) = (0, 0);
+        (self.rsp_sn, self.rsp_expected) = (0, 0);
+        (self.peer_messages, self.peer_bytes) = (0, 0);
+        (self.owed_messages, self.owed_bytes) = (0, 0);
+        (self.setup_rtid, self.fin_rtid, self.keepalive_rtid) = (0, 0, 0);
+        (self.portal, self.portal_len, self.unresolved) = (0, 0, 0);
+        (self.probes, self.heard, self.rsp_turn) = (0, false, false);
+        (self.asked_times, self.asked_since) = (new.asked_times, new.asked_since);
+        (self.asked_at, self.asked_again) = (new.asked_at, new.asked_again);
+    }
 }
 
 /// What a slot is used for.

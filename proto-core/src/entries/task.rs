@@ -75,6 +75,8 @@ bitflags::bitflags! {
         const REVOKING = 1 << 22;
         /// The portals in its slot may still be needed.
         const PORTALS = 1 << 23;
+        /// It may be sent again though the peer may have it.
+        const IDEMPOTENT = 1 << 24;
     }
 }
 

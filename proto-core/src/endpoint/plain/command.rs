@@ -65,7 +65,8 @@ impl<T: Trace> Hot<'_, T> {
             && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
             && options.into.is_empty()
             && options.deadline.is_none()
-            && !(options.force_read || options.force_write || options.receipt);
+            && !(options.force_read || options.force_write || options.receipt)
+            && !options.idempotent;
         let n = row.nexus;
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
