@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use arrayvec::ArrayVec;
 
 use crate::config::ConnectionPolicy;
+use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -193,6 +194,8 @@ pub struct Nexus {
     pub(crate) sockets: [u32; 2],
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
+    /// What went over it; `work_posted` and `bytes_posted` are counted where the queue is.
+    pub(crate) traffic: NexusCounters,
 }
 
 impl Nexus {
@@ -270,6 +273,7 @@ impl Nexus {
         timer: NONE,
         sockets: [NONE; 2],
         fetching: NONE,
+        traffic: NexusCounters::ZERO,
     };
 }
 
@@ -520,6 +524,9 @@ pub struct Connection {
     pub(crate) pool_tail: u32,
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
+
+    /// What happened on it.
+    pub(crate) traffic: ConnectionCounters,
 }
 
 impl Connection {
@@ -609,6 +616,7 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
+        traffic: ConnectionCounters::ZERO,
     };
 }
 
