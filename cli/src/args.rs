@@ -107,7 +107,9 @@ pub(crate) enum Over {
     after_help = "Examples:\n  xio serve tcp://0.0.0.0:2061\n  xio serve tcp://[::1]:0 --json\n  \
                   xio serve tcp://127.0.0.1:2061 --redirect tcp://127.0.0.1:2062\n\nRequests are \
                   answered with what they brought. SIGINT and SIGTERM close all connections, each \
-                  with its FIN, and end the server within 5 seconds; a second one ends it at once.\n\
+                  with its FIN, and end the server within 5 seconds; a second one ends it at once. SIGUSR1 prints the state of \
+                  the endpoint: counters, and what there is of each connection (with --json an \
+                  object on a line of its own).\n\
                   Exit status: 0 when everybody was closed in time, else 1."
 )]
 pub(crate) struct ServeArgs {
@@ -144,9 +146,22 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MIB", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) memory: u32,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What `xio serve` and `xio ping` record.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecordArgs {
+    /// Write all that enters the endpoint to a file, for `xio replay`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Write what came of it, too: the lines that `xio replay` shows
+    #[arg(long, value_name = "FILE", requires = "record")]
+    pub(crate) record_log: Option<PathBuf>,
 }
 
 fn reply_rule(text: &str) -> Result<(String, u64), String> {
@@ -214,6 +229,8 @@ pub(crate) struct PingArgs {
     /// Take any answer as right: for servers that do not echo
     #[arg(long)]
     pub(crate) any_reply: bool,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
@@ -312,7 +329,7 @@ pub(crate) enum Faults {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  xio replay 17.rec | less\n  xio replay 17.rec --follow 2\n\nA recording is made \
-                  with `xio sim --seed 17 --record 17.rec`.\n\nA number and an input, then behind = what came of \
+                  with `xio sim --seed 17 --record 17.rec`, or with --record of serve and ping.\n\nA number and an input, then behind = what came of \
                   it; polls that found nothing are left out.\nExit status: 0 when the recording is \
                   whole and everything came out as recorded, else 1."
 )]

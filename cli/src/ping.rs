@@ -15,6 +15,7 @@ use crate::talk::clock::now;
 use crate::talk::stop::{LOOK_EVERY, Stop};
 use crate::talk::transport::{self, CLOSE_BOUND, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::Url;
+use crate::talk::watch::Files;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -44,7 +45,7 @@ struct Summary<'a, P> {
 /// # Errors
 /// When no session comes about, or the result cannot be printed.
 pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
-    transport::over(args.url.scheme, &Ping { args, out })
+    transport::over(args.url.scheme, &args.record, &Ping { args, out })
 }
 
 /// The command, over any transport.
@@ -54,12 +55,12 @@ struct Ping<'a> {
 }
 
 impl Command for Ping<'_> {
-    fn run<D: Transport>(&self) -> Result<bool> {
-        run_over::<D>(self.args, self.out)
+    fn run<D: Transport>(&self, record: Option<&Files>) -> Result<bool> {
+        run_over::<D>(self.args, self.out, record)
     }
 }
 
-fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
+fn run_over<D: Transport>(args: &PingArgs, out: &Output, record: Option<&Files>) -> Result<bool> {
     let shape = args.shape()?;
     let depth = args.depth as usize;
     let room = Room {
@@ -72,6 +73,7 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
         side: Side::Client,
         room,
         spin: args.spin,
+        record,
     })?;
     let stop = Stop::on_signals()?;
     let workload = Workload {

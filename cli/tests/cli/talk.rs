@@ -10,14 +10,15 @@ use serde_json::Value;
 use super::{fields, json, stderr, stdout, xio};
 
 /// A running `xio serve`.
-struct Serve {
+pub(super) struct Serve {
     child: Child,
-    url: String,
+    pub(super) url: String,
     words: BufReader<std::process::ChildStderr>,
+    objects: BufReader<std::process::ChildStdout>,
 }
 
 impl Serve {
-    fn start(args: &[&str]) -> Self {
+    pub(super) fn start(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_xio"))
             .args([&["serve"], args, &["--json"]].concat())
             .stdout(Stdio::piped())
@@ -29,15 +30,21 @@ impl Serve {
         words.read_line(&mut line).expect("a line");
         let url = line.trim().strip_prefix("listening at ").expect("a URL");
         let url = url.to_owned();
-        Self { child, url, words }
+        let objects = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            child,
+            url,
+            words,
+            objects,
+        }
     }
 
-    fn signal(&self, name: &str) {
+    pub(super) fn signal(&self, name: &str) {
         signal(&self.child, name);
     }
 
     /// The next line that has this in it.
-    fn wait_for(&mut self, part: &str) -> String {
+    pub(super) fn wait_for(&mut self, part: &str) -> String {
         let mut line = String::new();
         while !line.contains(part) {
             line.clear();
@@ -45,6 +52,14 @@ impl Serve {
             assert!(read > 0, "no {part:?} before the end");
         }
         line
+    }
+
+    /// Its state, which SIGUSR1 asks for.
+    pub(super) fn state(&mut self) -> Value {
+        self.signal("USR1");
+        let mut line = String::new();
+        self.objects.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("one object")
     }
 
     /// The most memory that it ever had, in bytes.
@@ -59,11 +74,10 @@ impl Serve {
     }
 
     /// Ends it as a person does; its object.
-    fn stop(mut self) -> Value {
+    pub(super) fn stop(mut self) -> Value {
         self.signal("INT");
         let mut text = String::new();
-        let stdout = self.child.stdout.as_mut().expect("a pipe");
-        stdout.read_to_string(&mut text).expect("text");
+        self.objects.read_to_string(&mut text).expect("text");
         let status = self.child.wait().expect("it ends");
         assert!(status.success(), "{status}");
         serde_json::from_str(&text).expect("one object")
@@ -81,7 +95,7 @@ fn ping(url: &str, args: &[&str]) -> Output {
 }
 
 /// Pings and expects everything to come back.
-fn ping_well(url: &str, args: &[&str]) -> Value {
+pub(super) fn ping_well(url: &str, args: &[&str]) -> Value {
     let output = ping(url, args);
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     let object = json(&output);

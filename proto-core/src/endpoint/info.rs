@@ -103,6 +103,12 @@ pub struct Counters {
     pub bytes_discarded: u64,
     /// Attempts to make a lost connection anew.
     pub reconnect_attempts: u64,
+    /// Messages whose deadline passed before their outcome.
+    pub timed_out: u64,
+    /// Messages that the user cancelled before their outcome.
+    pub cancelled: u64,
+    /// Sends that found no receive at the peer, however often the device tried.
+    pub rnr: u64,
 }
 
 /// What is left of each table and pool.

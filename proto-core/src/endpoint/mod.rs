@@ -14,6 +14,8 @@ mod connection;
 mod credit;
 mod direct;
 mod event;
+#[cfg(feature = "check")]
+mod fingerprint;
 mod frame;
 mod hot;
 mod info;
@@ -30,6 +32,7 @@ mod rendezvous;
 mod send;
 mod session;
 mod shared;
+mod snapshot;
 mod time;
 mod work;
 
@@ -44,6 +47,9 @@ pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+pub use snapshot::{
+    ConnectionCounters, ConnectionSnapshot, NexusCounters, NexusSnapshot, Phases, Snapshot,
+};
 
 use arrayvec::ArrayVec;
 
@@ -94,6 +100,7 @@ pub const MARKS: &[&str] = &[
     "no row for an attempt",
 ];
 
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct TransportState {
     /// A driver was added for it.
     pub(crate) known: bool,
@@ -128,6 +135,7 @@ impl TransportState {
 }
 
 /// Everything of an endpoint that is not a table.
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
@@ -203,6 +211,7 @@ impl Globals {
 /// the driver (`handle_*`). *Outputs* (`poll_control`, `poll_work`, `poll_event`,
 /// `poll_timeout`), made from the state when polled: after any command or input poll all of them
 /// until they have nothing more; the order of polling does not matter.
+#[cfg_attr(feature = "check", derive(Clone))]
 pub struct Endpoint<S, T = NoTrace> {
     pub(crate) s: S,
     pub(crate) g: Globals,

@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use arrayvec::ArrayVec;
 
 use crate::config::{ConnectionPolicy, Reconnect};
+use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -193,6 +194,8 @@ pub struct Nexus {
     pub(crate) sockets: [u32; 2],
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
+    /// What went over it; `work_posted` and `bytes_posted` are counted where the queue is.
+    pub(crate) traffic: NexusCounters,
 }
 
 impl Nexus {
@@ -270,6 +273,7 @@ impl Nexus {
         timer: NONE,
         sockets: [NONE; 2],
         fetching: NONE,
+        traffic: NexusCounters::ZERO,
     };
 }
 
@@ -548,6 +552,8 @@ pub struct Connection {
 
     /// It is made anew when it is lost.
     pub(crate) retry: Option<Retry>,
+    /// What happened on it.
+    pub(crate) traffic: ConnectionCounters,
 }
 
 impl Connection {
@@ -638,6 +644,7 @@ impl Connection {
         pool_next: NONE,
         in_pool_line: false,
         retry: None,
+        traffic: ConnectionCounters::ZERO,
     };
 
     /// Numbers and credits of a new life.
