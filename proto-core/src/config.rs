@@ -79,6 +79,11 @@ pub struct Config {
     pub policy: ConnectionPolicy,
     /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
+    /// Attempts to make lost connections anew, per second and in the whole endpoint, at least 1: they
+    /// are spaced evenly (PROTOCOL.md 8.5).
+    pub reconnects_per_second: u32,
+    /// How long a peer that cannot be talked to is not tried again by connections that are made anew.
+    pub incompatible_time: Duration,
     /// The deliberate fault of a mutant.
     #[cfg(feature = "mutants")]
     pub mutant: Option<crate::Mutant>,
@@ -134,6 +139,8 @@ impl Config {
                 interval: Duration::from_secs(20),
                 probes: 3,
             }),
+            reconnects_per_second: 100,
+            incompatible_time: Duration::from_secs(60),
             #[cfg(feature = "mutants")]
             mutant: None,
         }
@@ -306,6 +313,9 @@ pub struct ConnectOptions {
     pub own_nexus: bool,
     /// What comes back in each event of the connection.
     pub user: u64,
+    /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
+    /// one slot for sending, with what the session's setup says.
+    pub reconnect: Option<Reconnect>,
 }
 
 impl ConnectOptions {
@@ -316,8 +326,37 @@ impl ConnectOptions {
             dual_stream: true,
             own_nexus: false,
             user,
+            reconnect: None,
         }
     }
+}
+
+/// How a lost connection is made anew (PROTOCOL.md 8.5).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Reconnect {
+    /// Attempts after one loss, until the connection ends; 0 is no attempt.
+    pub attempts_max: u32,
+    /// No attempt begins later than this after the loss; `None` is no limit of time.
+    pub give_up_after: Option<Duration>,
+    /// Longest pause before the first attempt, more than zero. It doubles with each attempt that
+    /// fails, and with each loss of a connection that was not up as long as `max_delay`.
+    pub first_delay: Duration,
+    /// Longest pause before any attempt, at least `first_delay`.
+    pub max_delay: Duration,
+}
+
+impl Reconnect {
+    pub(crate) fn is_possible(&self) -> bool {
+        !self.first_delay.is_zero() && self.first_delay <= self.max_delay
+    }
+
+    /// Ten attempts, the first after at most 100 ms, the last after 10 seconds at most.
+    pub const DEFAULT: Self = Self {
+        attempts_max: 10,
+        give_up_after: None,
+        first_delay: Duration::from_millis(100),
+        max_delay: Duration::from_secs(10),
+    };
 }
 
 /// Choices for one `listen`.

@@ -284,6 +284,9 @@ pub enum WorkStatus {
 pub enum Failure {
     /// Its connection ended; what became of the message at the peer is not known.
     ConnectionEnded(Reason),
+    /// Its connection was lost and is being made anew: the peer may have taken the message, so it is
+    /// not sent again (PROTOCOL.md 8.5).
+    Unknown(Reason),
     /// Its connection ended before a byte of it was sent.
     NeverSent(Reason),
     /// The peer answered with this status ([`status`](crate::wire::status) or an error number).
@@ -394,6 +397,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ConnectionEnded(r) => write!(f, "connection ended, outcome unknown: {r}"),
+            Self::Unknown(r) => write!(f, "connection lost, outcome unknown: {r}"),
             Self::NeverSent(r) => write!(f, "never sent: {r}"),
             Self::PeerStatus(s) => write!(f, "peer answered with {}", Named(s)),
             Self::TooLong { len, max } => write!(f, "answer of {len} bytes, {max} offered"),

@@ -102,6 +102,35 @@ pub enum Event {
         /// The peer's private data (of a rejection).
         private: Span,
     },
+    /// The connection is lost and will be made anew (PROTOCOL.md 8.5). Every message that it costs has
+    /// had its outcome; what was never sent waits, and more may be sent meanwhile. `Reconnected` or
+    /// `Closed` follows.
+    Reconnecting {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+        /// Why it was lost.
+        reason: Reason,
+        /// Requests in the user's hands that can no longer be answered; their slots stay readable
+        /// until released.
+        unanswered: u32,
+    },
+    /// A connection that was lost is ready for messages again.
+    Reconnected {
+        /// The connection: the same as before.
+        connection: ConnectionId,
+        /// Its session: a new one.
+        session: SessionId,
+        /// Its user value.
+        user: u64,
+        /// Attempts that it took.
+        attempts: u32,
+        /// Holds the peer's private data until released; `None` when there is none.
+        message: Option<TaskId>,
+        /// The peer's private data.
+        private: Span,
+    },
     /// A request: answer it with `respond`, or drop it with `release`.
     Request {
         /// The connection.

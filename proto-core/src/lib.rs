@@ -85,9 +85,9 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 328 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 368 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 360 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 528 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 456 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -98,7 +98,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 328 + 264 + 360 + 4 × 16 = 1016 bytes. The slots' own bytes are the
+//! connection of its own takes 368 + 264 + 528 + 4 × 16 = 1224 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -140,7 +140,7 @@ pub mod wire;
 
 pub use config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
-    Rendezvous, TransportLimits,
+    Reconnect, Rendezvous, TransportLimits,
 };
 pub use driver::Driver;
 pub use endpoint::*;

@@ -48,12 +48,18 @@ pub enum Mutant {
     CancelledShown,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
+    /// A request that the peer may have taken is sent again although it is not idempotent.
+    RepeatedSilently,
+    /// Attempts to connect anew are not spaced over the endpoint.
+    AttemptsUnbounded,
+    /// A peer that cannot be talked to is tried all the same.
+    IncompatibleForgotten,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -76,6 +82,9 @@ impl Mutant {
         Self::CancelledOther,
         Self::CancelledShown,
         Self::WaitStretched,
+        Self::RepeatedSilently,
+        Self::AttemptsUnbounded,
+        Self::IncompatibleForgotten,
     ];
 }
 

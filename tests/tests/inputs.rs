@@ -259,6 +259,7 @@ fn messages(now: Instant) -> Vec<Input<'static>> {
         force_write: true,
         deadline: Some(now),
         last_in_batch: true,
+        idempotent: true,
     };
     vec![
         Input::ReserveSlot { connection },

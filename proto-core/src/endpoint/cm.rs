@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::config::ConnectOptions;
 use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
 use crate::error::{CommandError, Reason, Refusal, Resource, Step, WorkStatus};
@@ -160,8 +161,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         nexus.listener = request.listener.at();
         nexus.local = request.local;
         let no_room = spare.then_some(Refusal::NoResources { need: 1, have: 0 });
-        nexus.refusal = turned_away.or(no_room);
-        nexus.refuse_status = nexus.refusal.map_or(0, Refusal::status);
+        nexus.refuse_status = turned_away.or(no_room).map_or(0, Refusal::status);
         self.nexus_input(n, Input::Request, None);
         Ok(n)
     }
@@ -378,6 +378,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         );
         if ends && row.reason.is_none() {
             row.reason = reason;
+            let opening = matches!(from, State::Connecting | State::Handshaking);
+            if opening
+                && Nexus::shows_incompatible(reason)
+                && let Some(reason) = reason
+            {
+                self.remember_incompatible(n, reason);
+            }
         }
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
@@ -406,6 +413,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Answer => self.answer_setup(n, from),
             Action::GoOnline => {
+                self.forget_incompatible(n);
                 self.disarm(Timer::Nexus(n));
                 self.plan_receives(n);
                 self.nexus_up(n);
@@ -546,6 +554,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             nexus.posted -= 1;
             debug_assert!(t.slots[slot as usize].usage == SlotUse::Posted);
             let transport = nexus.transport;
+            count(&mut nexus.traffic.flushed, 1);
             self.transport(transport).cq_used -= 1;
             self.g.counters.flushed += 1;
             self.free_slot(slot);
@@ -555,6 +564,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn flush_send_queue(&mut self, n: u32) {
         while self.nexus(n).sq_head != NONE {
             self.g.counters.flushed += 1;
+            count(&mut self.nexus(n).traffic.flushed, 1);
             self.pop_work(n, WorkStatus::Flushed);
         }
     }

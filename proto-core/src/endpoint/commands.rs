@@ -140,8 +140,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// may be sent at once; they leave when the connection is established.
     ///
     /// # Errors
-    /// `Full` for the table that is full, `TooLong` when URI and private data do not fit one
-    /// frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
+    /// `Full` for the table that is full, `BadValue` for delays of
+    /// [`reconnect`](ConnectOptions::reconnect) that are zero or the wrong way round, `TooLong` when
+    /// URI and private data do not fit one frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
     /// with [`Reason::SetupTooLong`].
     pub fn connect(
         &mut self,
@@ -157,6 +158,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.known_transport(transport)?;
         if peer.port() == 0 {
             return Err(CommandError::BadAddress);
+        }
+        if options.reconnect.is_some_and(|again| !again.is_possible()) {
+            return Err(CommandError::BadValue("delays of reconnect"));
         }
         let s = self.take_session()?;
         let shared = self.shared_with(s, transport, peer, options);
@@ -184,6 +188,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let session = self.session(s);
         session.client = true;
         session.user = options.user;
+        self.keep_for_retry(c, transport, peer, options);
         self.session_input(s, session::Input::Connect);
         self.attach_session(c, s);
         self.connection_input(c, Input::Open, None);
@@ -222,7 +227,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The nexus that a new connection of a session shares, if there is one.
-    fn shared_with(
+    pub(crate) fn shared_with(
         &mut self,
         s: u32,
         transport: TransportId,

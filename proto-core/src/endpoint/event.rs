@@ -159,19 +159,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next event of a connection, which goes to the end of the round if it has more.
     fn connection_event_due(&mut self, c: u32) -> Option<Event> {
         let row = self.connection(c);
-        let first = ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED;
         let t = row.ev_head;
         if t != NONE && self.is_overdue(t) {
             // Its turn comes again with the timer.
             return None;
         }
         let row = self.connection(c);
+        let first =
+            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW;
         let event = if row.events.contains(ConnectionEvents::PORTALS) {
             Some(self.portals_event(c))
         } else if row.events.intersects(first) {
             Some(self.opening_event(c))
         } else if row.ev_head != NONE {
             self.next_task_event(c)
+        } else if row.events.contains(ConnectionEvents::LOST) {
+            Some(self.loss_event(c))
         } else if row.events.contains(ConnectionEvents::WRITABLE) {
             row.events.remove(ConnectionEvents::WRITABLE);
             let user = row.user;
@@ -200,17 +203,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         event
     }
 
+    fn loss_event(&mut self, c: u32) -> Event {
+        let connection = self.connection_id(c);
+        let row = self.connection(c);
+        row.events.remove(ConnectionEvents::LOST);
+        let unanswered = core::mem::take(&mut row.unanswered);
+        let (user, reason) = (row.user, row.reason);
+        self.heard_of_loss(c);
+        Event::Reconnecting {
+            connection,
+            user,
+            reason,
+            unanswered,
+        }
+    }
+
     fn opening_event(&mut self, c: u32) -> Event {
         let connection = self.connection_id(c);
         let row = self.connection(c);
-        let established = row.events.contains(ConnectionEvents::ESTABLISHED);
+        let failed = row.events.contains(ConnectionEvents::FAILED);
+        let again = row.events.contains(ConnectionEvents::ANEW);
+        let attempts = row.retry.as_ref().map_or(0, |retry| retry.attempts);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
-        row.events.remove(if established {
-            ConnectionEvents::ESTABLISHED
-        } else {
-            ConnectionEvents::FAILED
-        });
+        // One of them is there.
+        row.events.remove(
+            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW,
+        );
         let (message, private) = if slot == NONE {
             (None, Span::EMPTY)
         } else {
@@ -227,20 +246,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 },
             )
         };
+        if failed {
+            return Event::ConnectFailed {
+                connection,
+                user,
+                reason,
+                message,
+                private,
+            };
+        }
         let session = self.session_id(s);
-        if established {
-            Event::Established {
+        if again {
+            Event::Reconnected {
                 connection,
                 session,
                 user,
+                attempts,
                 message,
                 private,
             }
         } else {
-            Event::ConnectFailed {
+            Event::Established {
                 connection,
+                session,
                 user,
-                reason,
                 message,
                 private,
             }

@@ -202,9 +202,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn refusal_told(&mut self, n: u32) -> Option<[u32; 3]> {
         let row = self.nexus(n);
         let offered = matches!(row.agreement.stage, Stage::Awaiting | Stage::On);
-        let refusal = row.refusal.filter(|_| row.server && offered)?;
-        let told = self.g.config.extensions.contains(Extensions::REASON);
-        told.then(|| refusal.words())
+        let (status, listener) = (row.refuse_status, row.listener);
+        let told = row.server && offered && self.g.config.extensions.contains(Extensions::REASON);
+        if !told || status == 0 {
+            return None;
+        }
+        let listeners = self.s.tables().listeners;
+        let turned_away = listeners.get(listener as usize)?.turns_away;
+        let no_room = Refusal::NoResources { need: 1, have: 0 };
+        let reasons = [turned_away, Some(no_room)];
+        let mut reasons = reasons.into_iter().flatten();
+        let refusal = reasons.find(|refusal| refusal.status() == status)?;
+        Some(refusal.words())
     }
 
     /// What a refused setup says, on sockets with its reason if the peer is of this kind.

@@ -123,6 +123,14 @@ pub struct Counters {
     pub bytes_discarded: u64,
     /// Transport connections that ended because their peer was started again.
     pub restarts_seen: u64,
+    /// Attempts to make a lost connection anew.
+    pub reconnect_attempts: u64,
+    /// Messages whose deadline passed before their outcome.
+    pub timed_out: u64,
+    /// Messages that the user cancelled before their outcome.
+    pub cancelled: u64,
+    /// Sends that found no receive at the peer, however often the device tried.
+    pub rnr: u64,
 }
 
 /// Where the messages of this side are: each is in one of the first three, and adds to one of the
@@ -151,7 +159,7 @@ impl LifeCycle {
     pub(crate) fn step(&mut self, from: State, next: State) {
         const fn phase(state: State) -> (u32, u32) {
             match state {
-                State::Queued => (1, 0),
+                State::Queued | State::Parked => (1, 0),
                 State::Sent | State::AnswerFetching => (0, 1),
                 _ => (0, 0),
             }

@@ -240,7 +240,7 @@ fn check_nexus(view: &View<'_>, n: u32) {
         assert_eq!(row.nexus, n, "connection {c} on another's list");
         assert_eq!(row.nexus_prev, prev, "back link of connection {c}");
         prev = c;
-        let gone = matches!(row.state, ConnectionState::Ending | ConnectionState::Over);
+        let gone = row.state.is_off();
         living += u32::from(!gone);
     }
     assert_eq!(living, nexus.connection_count, "connections of nexus {n}");
@@ -302,7 +302,7 @@ fn check_connection(view: &View<'_>, c: u32) {
         "unfinished messages of connection {c}"
     );
     assert_eq!(held, row.held, "lingering messages of connection {c}");
-    if !matches!(row.state, ConnectionState::Ending | ConnectionState::Over) {
+    if !row.state.is_off() {
         assert_eq!(
             unanswered, row.unanswered,
             "unanswered requests of connection {c}"

@@ -15,6 +15,8 @@ mod credit;
 mod direct;
 mod event;
 mod extension;
+#[cfg(feature = "check")]
+mod fingerprint;
 mod frame;
 mod hot;
 mod info;
@@ -26,10 +28,12 @@ mod plain;
 mod pool;
 mod portal;
 mod receive;
+mod reconnect;
 mod rendezvous;
 mod send;
 mod session;
 mod shared;
+mod snapshot;
 mod time;
 mod withdraw;
 mod work;
@@ -45,6 +49,11 @@ pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+pub use snapshot::{
+    ConnectionCounters, ConnectionSnapshot, NexusCounters, NexusSnapshot, Phases, Snapshot,
+};
+
+use arrayvec::ArrayVec;
 
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
@@ -93,8 +102,13 @@ pub const MARKS: &[&str] = &[
     "cancelled before it was delivered",
     "cancelled in the user's hands",
     "expired before it was delivered",
+    "attempt waited for others",
+    "attempt refused for now",
+    "incompatible peer not tried",
+    "no row for an attempt",
 ];
 
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct TransportState {
     /// A driver was added for it.
     pub(crate) known: bool,
@@ -129,6 +143,7 @@ impl TransportState {
 }
 
 /// Everything of an endpoint that is not a table.
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
@@ -178,6 +193,10 @@ pub(crate) struct Globals {
     pub(crate) rx_kept: u32,
     /// Memory lent for payloads.
     pub(crate) chunks: pool::Chunks,
+    /// When the next attempt to make a connection anew may begin.
+    pub(crate) attempt_at: Instant,
+    /// Peers that connections made anew do not try.
+    pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
     pub(crate) counters: Counters,
     /// Where messages are; `idle` is not kept here.
     pub(crate) life: LifeCycle,
@@ -204,6 +223,7 @@ impl Globals {
 /// the driver (`handle_*`). *Outputs* (`poll_control`, `poll_work`, `poll_event`,
 /// `poll_timeout`), made from the state when polled: after any command or input poll all of them
 /// until they have nothing more; the order of polling does not matter.
+#[cfg_attr(feature = "check", derive(Clone))]
 pub struct Endpoint<S, T = NoTrace> {
     pub(crate) s: S,
     pub(crate) g: Globals,
@@ -304,6 +324,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            attempt_at: Instant::ZERO,
+            incompatible: ArrayVec::new(),
             counters: Counters::default(),
             life: LifeCycle::default(),
             nonces: 0,
@@ -530,6 +552,11 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
+    at_least(
+        "reconnects_per_second",
+        config.reconnects_per_second.into(),
+        1,
+    )?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

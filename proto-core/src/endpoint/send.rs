@@ -2,11 +2,13 @@
 
 use super::Endpoint;
 use super::plain::in_hands;
+use super::snapshot::count;
 use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::inputs::recorded;
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
+use crate::mutant::mutated;
 use crate::state::connection;
 use crate::state::task::{Action, Input};
 use crate::storage::Storage;
@@ -56,6 +58,9 @@ pub struct RequestOptions<'a> {
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,
+    /// The peer may take it twice: when its connection is lost and made anew, it is sent again
+    /// though the peer may have it already (PROTOCOL.md 8.5).
+    pub idempotent: bool,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -173,6 +178,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
+        let again = self.connection(c).retry.is_some();
+        let repeat = options.idempotent || mutated!(self.g, RepeatedSilently);
+        let row = self.task(t);
+        row.flags.set(TaskFlags::IDEMPOTENT, repeat && again);
         row.force_read = options.force_read;
         self.enqueue_request(c, t, bytes);
         let by_default = self.connection(c).policy.deadline;
@@ -276,6 +285,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::WrongState("not an outgoing message"));
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
+            self.g.counters.cancelled += 1;
+            self.count_on(t, |traffic| count(&mut traffic.cancelled, 1));
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);
@@ -294,6 +305,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             queue_push!(tables.tasks, row.rsp_head, row.rsp_tail, queue_next, t);
         }
         self.mark_tx(c);
+    }
+
+    /// Takes a message out of its connection's queue of requests.
+    pub(crate) fn leave_requests(&mut self, c: u32, t: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+        queue_remove!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
     }
 
     /// Takes a receipt out of its connection's queue, unless nothing was queued after it.

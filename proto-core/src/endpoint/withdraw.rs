@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Connection, Frames, TaskEvents, TaskFlags};
+use crate::entries::{Connection, Direct, Frames, TaskEvents, TaskFlags};
 use crate::ids::{NONE, TaskId};
 use crate::mutant::mutated;
 use crate::state::connection::State as ConnectionState;
@@ -48,7 +48,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn tell_withdrawn(&mut self, t: u32) {
         let row = self.task(t);
         let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
-        let waits = row.kind == Kind::MsgReq || row.flags.intersects(receipt);
+        // Of a direct READ or WRITE the peer knows nothing.
+        let waits =
+            (row.kind == Kind::MsgReq || row.flags.intersects(receipt)) && row.direct == Direct::No;
         let told = waits && row.state == State::Orphaned && row.answer == NONE;
         let c = row.connection;
         if !told

@@ -4,7 +4,8 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::config::ConnectionPolicy;
+use crate::config::{ConnectionPolicy, Reconnect};
+use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -153,8 +154,6 @@ pub struct Nexus {
     pub(crate) shareable: bool,
     /// Server: no room; the peer is told so and let go.
     pub(crate) refuse_status: u32,
-    /// Why, for a peer of this kind.
-    pub(crate) refusal: Option<Refusal>,
     pub(crate) listener: u32,
     pub(crate) peer: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
@@ -258,6 +257,8 @@ pub struct Nexus {
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
     pub(crate) agreement: Agreement,
+    /// What went over it; `work_posted` and `bytes_posted` are counted where the queue is.
+    pub(crate) traffic: NexusCounters,
 }
 
 impl Nexus {
@@ -272,7 +273,6 @@ impl Nexus {
         server: false,
         shareable: false,
         refuse_status: 0,
-        refusal: None,
         listener: NONE,
         peer: NOWHERE,
         local: None,
@@ -337,6 +337,7 @@ impl Nexus {
         sockets: [NONE; 2],
         fetching: NONE,
         agreement: Agreement::NONE,
+        traffic: NexusCounters::ZERO,
     };
 }
 
@@ -459,7 +460,32 @@ bitflags::bitflags! {
         const WRITABLE = 4;
         const CLOSED = 8;
         const PORTALS = 16;
+        /// It is there again.
+        const ANEW = 32;
+        /// It is lost, and is to be made anew.
+        const LOST = 64;
     }
+}
+
+/// What a connection that is made anew after a loss has to remember.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Retry {
+    pub(crate) policy: Reconnect,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
+    /// When it was lost; while it is online, since when it is.
+    pub(crate) at: Instant,
+    /// Attempts since it was lost.
+    pub(crate) attempts: u32,
+    /// How often the pause has doubled.
+    pub(crate) backoff: u32,
+    pub(crate) transport: u8,
+    pub(crate) own_nexus: bool,
+    pub(crate) dual_stream: bool,
+    /// The user knows of the loss.
+    pub(crate) told: bool,
+    /// Its attempt has a time of its own among those of the endpoint.
+    pub(crate) booked: bool,
 }
 
 /// A connection.
@@ -591,6 +617,11 @@ pub struct Connection {
     pub(crate) pool_tail: u32,
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
+
+    /// It is made anew when it is lost.
+    pub(crate) retry: Option<Retry>,
+    /// What happened on it.
+    pub(crate) traffic: ConnectionCounters,
 }
 
 impl Connection {
@@ -682,7 +713,27 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
+        retry: None,
+        traffic: ConnectionCounters::ZERO,
     };
+
+    /// Numbers and credits of a new life.
+    pub(crate) fn start_anew(&mut self) {
+        debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
+        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
+        let new = Self::VACANT;
+        self.joining = false;
+        (self.serial, self.last_serial, self.any_serial) = (0, 0, false);
+        (self.req_sn, self.req_expected) = (0, 0);
+        (self.rsp_sn, self.rsp_expected) = (0, 0);
+        (self.peer_messages, self.peer_bytes) = (0, 0);
+        (self.owed_messages, self.owed_bytes) = (0, 0);
+        (self.setup_rtid, self.fin_rtid, self.keepalive_rtid) = (0, 0, 0);
+        (self.portal, self.portal_len, self.unresolved) = (0, 0, 0);
+        (self.probes, self.heard, self.rsp_turn) = (0, false, false);
+        (self.asked_times, self.asked_since) = (new.asked_times, new.asked_since);
+        (self.asked_at, self.asked_again) = (new.asked_at, new.asked_again);
+    }
 }
 
 /// What a slot is used for.

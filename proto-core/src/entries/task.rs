@@ -83,6 +83,8 @@ bitflags::bitflags! {
         const GIVEN_UP = 1 << 25;
         /// Has its outcome, and the peer is to be told that nobody wants it.
         const WITHDRAWN = 1 << 26;
+        /// It may be sent again though the peer may have it.
+        const IDEMPOTENT = 1 << 27;
     }
 }
 

@@ -8,7 +8,7 @@ use super::Bytes;
 use super::codec::{DecodeError, Field, Malformed, Reader, Writer};
 use crate::config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
-    Rendezvous, TransportLimits,
+    Reconnect, Rendezvous, TransportLimits,
 };
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
@@ -213,14 +213,15 @@ structs! {
     Violation { what, offset, value }
     Segment { addr, len, lkey, rkey }
     ListenOptions { user, backlog }
-    ConnectOptions { local, dual_stream, own_nexus, user }
+    ConnectOptions { local, dual_stream, own_nexus, user, reconnect }
+    Reconnect { attempts_max, give_up_after, first_delay, max_delay }
     SessionOpen<'a> { uri, private }
     SessionTicket {
         own_id, peer_id, client, peer_depth_messages, peer_depth_bytes, joins, expires,
     }
     RemoteMemory { addr, len, key }
     Message<'a> { slot, header_len, slot_data, data, user, prompt }
-    RequestOptions<'a> { into, receipt, force_read, force_write, deadline, last_in_batch }
+    RequestOptions<'a> { into, receipt, force_read, force_write, deadline, last_in_batch, idempotent }
     CmEvent<'a> { kind, status, local, private }
     ConnectRequest<'a> { listener, peer, local, framing, private }
     Completion { wr, status, len }
@@ -265,6 +266,7 @@ config! {
     header_max, sge_max, half_open_max, rq_depth, min_grant, depth_messages, depth_bytes,
     queue_messages, queue_bytes, flow_control, payload_max, redirects_max, connect_timeout,
     setup_timeout, fin_timeout, time_wait, linger, drain_timeout, provide_timeout, keepalive, policy,
+    reconnects_per_second, incompatible_time,
 }
 
 enums! {

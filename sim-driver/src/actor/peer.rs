@@ -6,10 +6,10 @@ use super::Actor;
 use crate::check::Check;
 use crate::driver::{Core, Desk};
 
-/// Longest deadline that users here give, and a little for the way to where it is looked at.
-const WAIT_MAX: u64 = 21_000_000;
+/// Longest deadline that users here give, and what an endpoint may lag behind its driver's clock.
+const WAIT_MAX: u64 = 500_000_000;
 /// How long a driver may be busy between looking at its clock and telling its user.
-const LATE_MAX: u64 = 100_000;
+const LATE_MAX: u64 = 50_000_000;
 
 impl Actor {
     /// The requester of a request gave it up: it is given back, or answered all the same.

@@ -66,7 +66,8 @@ impl<T: Trace> Hot<'_, T> {
             && options.into.is_empty()
             && options.deadline.is_none()
             && row.policy.deadline.is_none()
-            && !(options.force_read || options.force_write || options.receipt);
+            && !(options.force_read || options.force_write || options.receipt)
+            && !options.idempotent;
         let n = row.nexus;
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
