@@ -452,12 +452,8 @@ impl Rig {
                 let endpoint = &mut self.sides[i].endpoint;
                 endpoint.handle_queue_pair(now, nexus, Ok(()));
             }
-            Control::Connect { nexus, params } => {
-                self.connect(i, nexus, params.private.as_slice());
-            }
-            Control::Accept { nexus, params } => {
-                self.accept(i, nexus, params.private.as_slice());
-            }
+            Control::Connect { nexus, params: p } => self.connect(i, nexus, p.private.as_slice()),
+            Control::Accept { nexus, params: p } => self.accept(i, nexus, p.private.as_slice()),
             Control::Disconnect { nexus } => {
                 let was = self.disconnect(i, nexus);
                 self.end_of_disconnect(i, nexus, was);

@@ -3,7 +3,7 @@
 
 use xio_proto::{
     CommandError, ConnectOptions, ConnectionId, Data, Event, FreeRows, Instant, Message,
-    RequestOptions, Segment, SessionOpen, SlotId, Slots, Span, TaskId,
+    RequestOptions, Segment, SessionId, SessionOpen, SlotId, Slots, Span, TaskId,
 };
 
 use crate::pair::{Pair, SERVER, Side};
@@ -342,6 +342,15 @@ impl Talk {
         self.heard[i].push(text);
     }
 
+    fn welcome(world: &mut impl World, i: usize, session: SessionId, private: Span) {
+        let now = world.now();
+        let side = &mut world.sides()[i];
+        assert_eq!(side.bytes(private), b"hello");
+        let endpoint = &mut side.endpoint;
+        let accepted = endpoint.accept(now, session, 70, &[], b"welcome", &mut side.slots);
+        accepted.expect("room");
+    }
+
     fn on_event(&mut self, world: &mut impl World, i: usize, event: Event) {
         if let Some(text) = outcome(&event) {
             self.note(i, text);
@@ -349,14 +358,7 @@ impl Talk {
         match event {
             Event::SessionRequest {
                 session, private, ..
-            } => {
-                let now = world.now();
-                let side = &mut world.sides()[i];
-                assert_eq!(side.bytes(private), b"hello");
-                let endpoint = &mut side.endpoint;
-                let accepted = endpoint.accept(now, session, 70, &[], b"welcome", &mut side.slots);
-                accepted.expect("room");
-            }
+            } => Self::welcome(world, i, session, private),
             Event::Established {
                 connection,
                 message,
@@ -366,9 +368,6 @@ impl Talk {
                 if let Some(message) = message {
                     world.sides()[i].endpoint.release(message).expect("held");
                 }
-            }
-            Event::Reconnecting { reason, .. } => {
-                self.note(i, format!("reconnecting: {reason:?}"));
             }
             Event::Reconnected {
                 message, attempts, ..
@@ -626,6 +625,7 @@ fn outcome(event: &Event) -> Option<String> {
         Event::Closed {
             reason, unanswered, ..
         } => format!("closed {reason:?}, {unanswered} unanswered"),
+        Event::Reconnecting { reason, .. } => format!("reconnecting: {reason:?}"),
         Event::CancelAsked { .. } => "cancel asked".into(),
         Event::SessionClosed { .. } => "session closed".into(),
         Event::ConnectFailed { reason, .. } => format!("connect failed {reason:?}"),
