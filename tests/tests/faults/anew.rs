@@ -437,6 +437,8 @@ fn an_incompatible_peer_is_remembered() {
         settle(&mut rig);
     }
     let mut private = PrivateData::refusal(Reason::Shutdown).as_slice().to_vec();
+    // A status, and no words that say more.
+    private.truncate(8);
     private[4..].copy_from_slice(&status::INVALID_VERSION.to_be_bytes());
     let nexus = rig.nexus(0);
     let event = CmEvent {
