@@ -301,7 +301,7 @@ pub struct ConnectOptions {
     /// What comes back in each event of the connection.
     pub user: u64,
     /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
-    /// one slot for sending, with what the session's setup says.
+    /// one slot for sending, with what the session's setup says, and the row of one message.
     pub reconnect: Option<Reconnect>,
 }
 

@@ -40,14 +40,22 @@ pub enum Mutant {
     RepeatedSilently,
     /// Attempts to connect anew are not spaced over the endpoint.
     AttemptsUnbounded,
-    /// A peer that cannot be talked to is tried all the same.
-    IncompatibleForgotten,
+    /// What was never posted fails with the connection that is lost.
+    QueuedDropped,
+    /// One attempt more than the user allows.
+    OneAttemptMore,
+    /// What is sent again goes in the wrong order.
+    RepeatedOutOfOrder,
+    /// Attempts begin without a pause.
+    PauseSkipped,
+    /// The last event of an endpoint that stops comes before the others.
+    StoppedEarly,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -66,7 +74,11 @@ impl Mutant {
         Self::ReadAckForgotten,
         Self::RepeatedSilently,
         Self::AttemptsUnbounded,
-        Self::IncompatibleForgotten,
+        Self::QueuedDropped,
+        Self::OneAttemptMore,
+        Self::RepeatedOutOfOrder,
+        Self::PauseSkipped,
+        Self::StoppedEarly,
     ];
 }
 

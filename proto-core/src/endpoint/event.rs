@@ -64,7 +64,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let event = self
             .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed());
+            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_stopped());
         self.g.rare_events = event.is_some();
         event
     }
@@ -216,7 +217,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let failed = row.events.contains(ConnectionEvents::FAILED);
         let again = row.events.contains(ConnectionEvents::ANEW);
-        let attempts = row.retry.as_ref().map_or(0, |retry| retry.attempts);
+        let attempts = self.retry(c).map_or(0, |retry| retry.attempts);
+        let row = self.connection(c);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
         // One of them is there.

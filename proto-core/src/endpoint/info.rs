@@ -103,6 +103,8 @@ pub struct Counters {
     pub bytes_discarded: u64,
     /// Attempts to make a lost connection anew.
     pub reconnect_attempts: u64,
+    /// Connections that were aborted as they had not parted within the bound of `stop`.
+    pub stop_aborted: u64,
 }
 
 /// What is left of each table and pool.

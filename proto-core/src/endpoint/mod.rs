@@ -30,6 +30,7 @@ mod rendezvous;
 mod send;
 mod session;
 mod shared;
+mod stop;
 mod time;
 mod work;
 
@@ -92,6 +93,7 @@ pub const MARKS: &[&str] = &[
     "attempt refused for now",
     "incompatible peer not tried",
     "no row for an attempt",
+    "stop aborted what was left",
 ];
 
 pub(crate) struct TransportState {
@@ -181,6 +183,8 @@ pub(crate) struct Globals {
     pub(crate) attempt_at: Instant,
     /// Peers that connections made anew do not try.
     pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
+    /// How far the endpoint's own end has come.
+    pub(crate) stop: stop::Stop,
     pub(crate) counters: Counters,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
@@ -303,6 +307,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            stop: stop::Stop::No,
             attempt_at: Instant::ZERO,
             incompatible: ArrayVec::new(),
             counters: Counters::default(),

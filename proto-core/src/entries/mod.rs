@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::config::{ConnectionPolicy, Reconnect};
+use crate::config::ConnectionPolicy;
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -12,8 +12,10 @@ use crate::state::{connection, nexus, session};
 use crate::time::Instant;
 use crate::wire::{Framing, Kind};
 
+mod retry;
 mod task;
 
+pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
 
@@ -398,27 +400,6 @@ bitflags::bitflags! {
     }
 }
 
-/// What a connection that is made anew after a loss has to remember.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Retry {
-    pub(crate) policy: Reconnect,
-    pub(crate) peer: SocketAddr,
-    pub(crate) local: Option<SocketAddr>,
-    /// When it was lost; while it is online, since when it is.
-    pub(crate) at: Instant,
-    /// Attempts since it was lost.
-    pub(crate) attempts: u32,
-    /// How often the pause has doubled.
-    pub(crate) backoff: u32,
-    pub(crate) transport: u8,
-    pub(crate) own_nexus: bool,
-    pub(crate) dual_stream: bool,
-    /// The user knows of the loss.
-    pub(crate) told: bool,
-    /// Its attempt has a time of its own among those of the endpoint.
-    pub(crate) booked: bool,
-}
-
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -546,8 +527,8 @@ pub struct Connection {
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
 
-    /// It is made anew when it is lost.
-    pub(crate) retry: Option<Retry>,
+    /// It is made anew when it is lost: the row that remembers how.
+    pub(crate) retry: u32,
 }
 
 impl Connection {
@@ -637,7 +618,7 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
-        retry: None,
+        retry: NONE,
     };
 
     /// Numbers and credits of a new life.

@@ -116,6 +116,12 @@ pub enum Fact {
         /// The side.
         side: u32,
     },
+    /// The side, a client's, heard that its connection is lost and will be made anew: its server may
+    /// see it again, as a new one.
+    Lost {
+        /// The side.
+        side: u32,
+    },
     /// The side's endpoint died: nothing more is to be expected of it.
     Died {
         /// The side.
@@ -138,12 +144,19 @@ pub enum Fact {
         /// Its sender's clock when its outcome is due at the latest, in nanoseconds.
         deadline: Option<u64>,
     },
+    /// A message may be delivered twice, if its connection is lost and made anew.
+    Idempotent {
+        /// Its number.
+        message: u64,
+    },
     /// A message was delivered to the user at this side.
     Delivered {
         /// Its number.
         message: u64,
         /// The side that got it.
         side: u32,
+        /// Which of the side's lives: [`Ledger::life`] when that began.
+        life: u32,
         /// Digest of header and data.
         digest: u64,
     },
@@ -269,6 +282,11 @@ enum SideState {
 struct Side {
     state: SideState,
     doomed: bool,
+    /// Its connection was lost and may be there anew.
+    anew: bool,
+    /// Lives of a server's side so far, and those that are not over.
+    life: u32,
+    living: u32,
     /// Requests and one-ways that it sent.
     sent: u32,
     /// Place of the last one that its peer got.
@@ -301,6 +319,9 @@ struct Message {
     /// The message that answers it.
     answer: Option<u64>,
     deadline: Option<u64>,
+    idempotent: bool,
+    /// Whose sender died before it ended.
+    died: bool,
 }
 
 impl Message {
@@ -383,6 +404,9 @@ impl Ledger {
         let side = Side {
             state: SideState::Unused,
             doomed: false,
+            anew: false,
+            life: 0,
+            living: 0,
             sent: 0,
             delivered: 0,
         };
@@ -410,6 +434,8 @@ impl Ledger {
             turned_away: None,
             answer: None,
             deadline: None,
+            idempotent: false,
+            died: false,
         });
         self.messages.len() as u64 - 1
     }
@@ -417,10 +443,14 @@ impl Ledger {
     pub fn class(&self, message: u64) -> Option<Class> {
         self.messages.get(message as usize).map(|m| m.class)
     }
-    /// True while nobody has used the side.
-    pub fn is_unused(&self, side: u32) -> bool {
-        let side = self.sides.get(side as usize);
-        side.is_some_and(|side| side.state == SideState::Unused)
+    /// True while nobody has used the side, and when a new life of it may begin.
+    pub fn may_begin(&self, side: u32) -> bool {
+        let row = self.sides.get(side as usize);
+        row.is_some_and(|row| row.state == SideState::Unused || row.anew && side % 2 == 1)
+    }
+    /// Which of a side's lives began last.
+    pub fn life(&self, side: u32) -> u32 {
+        self.sides[side as usize].life
     }
     /// The side that a message was for, if there is such a message.
     pub fn receiver(&self, message: u64) -> Option<u32> {
@@ -439,22 +469,28 @@ impl Ledger {
     pub fn take(&mut self, at: u64, fact: Fact) {
         self.facts += 1;
         match fact {
-            Fact::Opened { side } => self.side(at, side, SideState::Unused, SideState::Opened),
+            Fact::Opened { side } => self.opened(at, side),
             Fact::Established { side } => {
-                self.side(at, side, SideState::Opened, SideState::Established);
+                // Lives of a server's side overlap.
+                if !self.is_anew(side) || side % 2 == 0 {
+                    self.side(at, side, SideState::Opened, SideState::Established);
+                }
             }
+            Fact::Lost { side } => self.lost(at, side),
             Fact::ConnectFailed { side } => {
                 self.side(at, side, SideState::Opened, SideState::Failed);
             }
             Fact::Closed { side, badly } => self.closed(at, side, badly),
             Fact::Doomed { side } => self.sides[side as usize].doomed = true,
-            Fact::Died { side } => self.sides[side as usize].state = SideState::Died,
+            Fact::Died { side } => self.died(side),
+            Fact::Idempotent { message } => self.messages[message as usize].idempotent = true,
             Fact::Taken { message, .. } => self.accepted(message, &fact),
             Fact::Delivered {
                 message,
                 side,
+                life,
                 digest,
-            } => self.arrived(at, message, side, digest),
+            } => self.arrived(at, message, (side, life), digest),
             Fact::ReceiptSaid { message, code } => {
                 if self.known(at, message).is_some() {
                     self.messages[message as usize].receipt_code = code;
@@ -477,6 +513,46 @@ impl Ledger {
         }
     }
 
+    fn is_anew(&self, side: u32) -> bool {
+        self.sides[side as usize].anew
+    }
+
+    fn opened(&mut self, at: u64, side: u32) {
+        if self.is_anew(side) && side % 2 == 1 {
+            self.sides[side as usize].state = SideState::Established;
+        } else {
+            self.side(at, side, SideState::Unused, SideState::Opened);
+        }
+        let row = &mut self.sides[side as usize];
+        row.life += 1;
+        row.living += 1;
+        // The order of what comes begins anew.
+        self.sides[side as usize ^ 1].delivered = 0;
+    }
+
+    fn lost(&mut self, at: u64, side: u32) {
+        if self.sides[side as usize].state != SideState::Established || side % 2 == 1 {
+            let text = format!("side {side} is lost when {:?}", self.sides[side as usize]);
+            self.breach(at, Check::ExactlyOneEnd, text);
+        }
+        self.sides[side as usize].anew = true;
+        let server = &mut self.sides[side as usize ^ 1];
+        server.anew = true;
+        server.delivered = 0;
+    }
+
+    fn died(&mut self, side: u32) {
+        let row = &mut self.sides[side as usize];
+        row.living = row.living.saturating_sub(1);
+        if row.living == 0 || !row.anew {
+            row.state = SideState::Died;
+        }
+        let open = |m: &&mut Message| m.side == side && (m.outcome.is_none() || !m.returned);
+        for message in self.messages.iter_mut().filter(open) {
+            message.died = true;
+        }
+    }
+
     fn side(&mut self, at: u64, side: u32, from: SideState, to: SideState) {
         let state = core::mem::replace(&mut self.sides[side as usize].state, to);
         if state != from {
@@ -486,7 +562,12 @@ impl Ledger {
     }
 
     fn closed(&mut self, at: u64, side: u32, badly: bool) {
-        let was = core::mem::replace(&mut self.sides[side as usize].state, SideState::Closed);
+        let row = &mut self.sides[side as usize];
+        let was = row.state;
+        row.living = row.living.saturating_sub(1);
+        if row.living == 0 || !row.anew {
+            row.state = SideState::Closed;
+        }
         if matches!(was, SideState::Closed | SideState::Unused) {
             let text = format!("side {side} closes when {was:?}");
             self.breach(at, Check::ExactlyOneEnd, text);
@@ -589,7 +670,9 @@ impl Ledger {
                 let answer = answer_len == Some(len) && max == m.room && m.room > 0;
                 // More than the peer ever takes, as became known when the connection was there.
                 let itself = answer_len.is_none() && len >= m.len && !m.delivered;
-                len > max && (answer || itself)
+                // It may have been answered twice.
+                let twice = m.idempotent && self.is_anew(m.side);
+                len > max && (answer || itself || twice)
             }
             Refusal::Work => m.class == Class::Direct && !self.is_lossless(message),
         };
@@ -622,7 +705,7 @@ impl Ledger {
         found
     }
 
-    fn arrived(&mut self, at: u64, message: u64, side: u32, digest: u64) {
+    fn arrived(&mut self, at: u64, message: u64, (side, life): (u32, u32), digest: u64) {
         let Some(m) = self.known(at, message) else {
             return;
         };
@@ -633,7 +716,7 @@ impl Ledger {
             self.breach(at, Check::Delivery, text);
             return;
         }
-        if m.delivered {
+        if m.delivered && !(m.idempotent && self.is_anew(side)) {
             self.breach(at, Check::Delivery, format!("message {message} came twice"));
         }
         // Memory outlives the connection of whoever lends it.
@@ -650,7 +733,8 @@ impl Ledger {
             let text = format!("message {message} came, but its sender heard never sent");
             self.breach(at, Check::Agreement, text);
         }
-        if m.place == 0 {
+        // What comes to an older life says nothing of the new one.
+        if m.place == 0 || side % 2 == 1 && life < self.life(side) {
             return;
         }
         let sender = &mut self.sides[m.side as usize];
@@ -749,7 +833,7 @@ impl Ledger {
         }
         for number in 0..self.messages.len() {
             let m = self.messages[number];
-            if m.taken && self.sides[m.side as usize].state != SideState::Died {
+            if m.taken && !m.died && self.sides[m.side as usize].state != SideState::Died {
                 self.finish_message(at, number as u64, &m);
             }
         }
@@ -772,7 +856,8 @@ impl Ledger {
         // believes sent.
         let passed = m.place != 0 && m.place < self.sides[m.side as usize].delivered;
         let lossless = self.is_lossless(number);
-        let excused = m.turned_away.is_some() || lossless && self.is_doomed(m.side);
+        let excused =
+            m.turned_away.is_some() || self.is_anew(m.side) || lossless && self.is_doomed(m.side);
         let lost = !m.delivered && !excused && (passed || lossless);
         if lost
             && matches!(
