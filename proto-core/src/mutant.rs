@@ -50,12 +50,26 @@ pub enum Mutant {
     PauseSkipped,
     /// The last event of an endpoint that stops comes before the others.
     StoppedEarly,
+    /// What this side can do counts as agreed, whatever the peer can.
+    AgreedAlone,
+    /// A peer that was started again is not recognised.
+    RestartMissed,
+    /// Cancels go to peers that do not understand them.
+    CancelUnasked,
+    /// A cancel takes another request than the one that it names.
+    CancelledOther,
+    /// A request that was cancelled is answered, and shown to its user too.
+    CancelledShown,
+    /// The wait that goes with a request is a thousand times too long.
+    WaitStretched,
+    /// A request is shown to its user after its requester's deadline.
+    ExpiredDelivered,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 30] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -79,6 +93,13 @@ impl Mutant {
         Self::RepeatedOutOfOrder,
         Self::PauseSkipped,
         Self::StoppedEarly,
+        Self::AgreedAlone,
+        Self::RestartMissed,
+        Self::CancelUnasked,
+        Self::CancelledOther,
+        Self::CancelledShown,
+        Self::WaitStretched,
+        Self::ExpiredDelivered,
     ];
 }
 

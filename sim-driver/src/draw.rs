@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use xio_proto::{Keepalive, Reconnect};
+use xio_proto::{Extensions, Keepalive, Reconnect};
 
 use crate::actor::{Closing, Errand, Mix, Wish};
 use crate::fabric::NicLimits;
@@ -48,6 +48,16 @@ pub(crate) struct Manner {
     pub(crate) hasty: bool,
 }
 
+/// What an endpoint can do beyond libxio's protocol: all of it more often than not, else a part
+/// or nothing.
+fn extensions(seed: u64) -> Extensions {
+    match seed % 8 {
+        0 => Extensions::empty(),
+        1 | 2 => Extensions::from_bits_truncate((seed >> 8) as u32) & Extensions::DEFAULT,
+        _ => Extensions::DEFAULT,
+    }
+}
+
 impl Manner {
     pub(crate) fn draw(rng: &mut Rng, endpoints: usize, lossy: bool) -> Self {
         // At least half of all seeds have three endpoints or more; only there is portals' home.
@@ -73,6 +83,8 @@ impl Manner {
         let mut node = NodeConfig::new(number);
         let config = &mut node.config;
         config.seed = rng.next();
+        config.identity = 1 + u64::from(number);
+        config.extensions = extensions(config.seed);
         config.connect_timeout = Duration::from_secs(8);
         config.setup_timeout = Duration::from_secs(8);
         config.fin_timeout = Duration::from_secs(10);

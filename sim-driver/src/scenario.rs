@@ -205,6 +205,9 @@ impl Play {
     /// An endpoint begins its life in a place.
     fn settle(&mut self, world: &mut World<Actor>, place: usize) {
         let here = &mut self.places[place];
+        let config = &mut here.config.config;
+        config.incarnation += 1;
+        config.seed = config.seed.rotate_left(7) ^ config.incarnation;
         let user = Actor::new(self.rng.fork(), here.mix, Vec::new(), self.post.clone());
         match world.add(&here.config, address(place), user) {
             Ok(number) => here.number = number,

@@ -336,6 +336,7 @@ fn direct(now: Instant) -> Vec<Input<'static>> {
                 on_expiry: OnExpiry::Revoke,
                 rendezvous: Rendezvous::Pool { max_bytes: 1 << 20 },
                 provide_timeout: Some(Duration::from_millis(5)),
+                deadline: Some(Duration::from_millis(7)),
             },
         },
     ]

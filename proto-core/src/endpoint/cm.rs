@@ -92,6 +92,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             // It was connected: nobody refuses it any more, it is lost.
             reason = Some(Reason::Disconnected);
         }
+        if input == Input::Established && row.state == State::Connecting {
+            self.answered_private(n, event.private);
+        }
         self.nexus_input(n, input, reason);
     }
 
@@ -113,6 +116,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Reason::Refused);
         }
         let n = self.serve(transport, request)?;
+        self.offered_private(n, request.private);
         Ok(self.nexus_id(n))
     }
 
@@ -331,11 +335,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.nexuses[n as usize];
         let generation = row.generation;
         let bucket = row.bucket;
+        let known = row.agreement.bucket;
         *row = Nexus {
             generation,
             bucket,
             ..Nexus::VACANT
         };
+        row.agreement.bucket = known;
         row.transport = transport.0;
         row.peer = peer;
         row.framing = framing;
@@ -520,6 +526,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);
         self.unhash(n);
+        self.forget(n);
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
@@ -618,14 +625,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus_id(n);
         let row = self.nexus(n);
         let (peer, local) = (row.peer, row.local);
-        let params = ConnectParams {
+        let reason = row.reason.unwrap_or(Reason::Refused);
+        let mut params = ConnectParams {
             retry: 7,
             rnr_retry: 7,
             reads: u8::MAX,
             dual_stream: row.framing == Framing::TcpDual,
             private: PrivateData::EMPTY,
         };
-        let reason = row.reason.unwrap_or(Reason::Refused);
+        match due {
+            Due::Connect => params.private = self.offer_private(n),
+            Due::Accept => params.private = self.answer_private(n),
+            _ => {}
+        }
         let timeout_ms = millis(self.g.config.connect_timeout);
         Some(match due {
             Due::Nothing => return None,

@@ -14,6 +14,7 @@ mod connection;
 mod credit;
 mod direct;
 mod event;
+mod extension;
 mod frame;
 mod hot;
 mod info;
@@ -32,6 +33,7 @@ mod session;
 mod shared;
 mod stop;
 mod time;
+mod withdraw;
 mod work;
 
 pub use cm::ConnectRequest;
@@ -39,7 +41,7 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
-pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
@@ -94,6 +96,12 @@ pub const MARKS: &[&str] = &[
     "incompatible peer not tried",
     "no row for an attempt",
     "stop aborted what was left",
+    "extensions agreed",
+    "earlier life ended",
+    "cancelled before it was fetched",
+    "cancelled before it was delivered",
+    "cancelled in the user's hands",
+    "expired before it was delivered",
 ];
 
 pub(crate) struct TransportState {
@@ -186,6 +194,10 @@ pub(crate) struct Globals {
     /// How far the endpoint's own end has come.
     pub(crate) stop: stop::Stop,
     pub(crate) counters: Counters,
+    /// Where messages are; `idle` is not kept here.
+    pub(crate) life: LifeCycle,
+    /// Numbers given to transport connections for the agreement on extensions.
+    pub(crate) nonces: u64,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
 }
@@ -311,6 +323,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             attempt_at: Instant::ZERO,
             incompatible: ArrayVec::new(),
             counters: Counters::default(),
+            life: LifeCycle::default(),
+            nonces: 0,
             recording: false,
             config,
         };

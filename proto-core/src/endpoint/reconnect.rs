@@ -81,6 +81,7 @@ const fn transient(reason: Reason) -> bool {
         | Reason::PostFailed(_)
         | Reason::DriverFailed(_)
         | Reason::DeviceRemoved
+        | Reason::PeerRestarted { .. }
         | Reason::NoResources { .. } => true,
         Reason::Rejected(code) | Reason::SetupRefused(code) => passes(code),
         _ => false,
@@ -222,6 +223,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn part_tasks(&mut self, c: u32, reason: Reason) {
+        self.flush_withdrawn(c);
         loop {
             let tables = self.s.tables();
             let row = &mut tables.connections[c as usize];

@@ -44,7 +44,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         let fetching = row.state == State::Fetching
             || (row.state == State::AnswerFetching && row.into.count == 0);
-        if fetching && (row.flags.contains(TaskFlags::INCOMING) || row.deadline_is_provide) {
+        if row.state == State::Delivered {
+            self.sender_is_gone(t);
+        } else if fetching && (row.flags.contains(TaskFlags::INCOMING) || row.deadline_is_provide) {
             self.provide_deadline(t);
         } else {
             self.task_deadline(t);

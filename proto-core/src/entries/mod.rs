@@ -10,7 +10,7 @@ use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
 use crate::time::Instant;
-use crate::wire::{Framing, Kind};
+use crate::wire::{Extensions, Framing, Kind};
 
 mod retry;
 mod task;
@@ -78,6 +78,65 @@ pub(crate) enum Usual {
     No,
     OnRdma,
     OnStream,
+}
+
+/// How far two sides have come in agreeing on extensions (PROTOCOL.md 2.6).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Nothing was offered, or nothing came of it.
+    Off,
+    /// Client: offered, no answer yet. Server on RDMA: offered to, not confirmed yet.
+    Offered,
+    /// Client on sockets: answered, its introduction is due.
+    IntroductionDue,
+    /// An introduction of the peer's must come next.
+    Awaiting,
+    /// Server on sockets: agreed, its own introduction is due.
+    SealDue,
+    /// Agreed.
+    On,
+}
+
+/// Extensions of a transport connection.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) stage: Stage,
+    /// Version spoken; 0 while nothing is agreed.
+    pub(crate) version: u8,
+    /// What both sides can do, as far as they have said it.
+    pub(crate) could: Extensions,
+    /// The same once it is agreed; nothing before.
+    pub(crate) on: Extensions,
+    /// This side's number for it.
+    pub(crate) nonce: u32,
+    /// Check of all that was said.
+    pub(crate) check: u64,
+    /// The peer.
+    pub(crate) identity: u64,
+    pub(crate) incarnation: u64,
+    /// Lookup by identity: chain and, independent of this row's nexus, bucket head.
+    pub(crate) next: u32,
+    pub(crate) bucket: u32,
+}
+
+impl Agreement {
+    /// Whether an introduction of this side's is due.
+    pub(crate) fn is_speaking(&self) -> bool {
+        matches!(self.stage, Stage::IntroductionDue | Stage::SealDue)
+    }
+
+    pub(crate) const NONE: Self = Self {
+        stage: Stage::Off,
+        version: 0,
+        could: Extensions::empty(),
+        on: Extensions::empty(),
+        nonce: 0,
+        check: 0,
+        identity: 0,
+        incarnation: 0,
+        next: NONE,
+        bucket: NONE,
+    };
 }
 
 /// A transport connection.
@@ -195,6 +254,7 @@ pub struct Nexus {
     pub(crate) sockets: [u32; 2],
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
+    pub(crate) agreement: Agreement,
 }
 
 impl Nexus {
@@ -272,6 +332,7 @@ impl Nexus {
         timer: NONE,
         sockets: [NONE; 2],
         fetching: NONE,
+        agreement: Agreement::NONE,
     };
 }
 
@@ -374,6 +435,7 @@ bitflags::bitflags! {
         const KEEPALIVE_REQ = 64;
         const KEEPALIVE_RSP = 128;
         const ACK_REQ = 256;
+        const CANCEL_REQ = 512;
     }
 
     /// Control requests whose answer is awaited.
@@ -444,6 +506,9 @@ pub struct Connection {
     pub(crate) req_tail: u32,
     pub(crate) rsp_head: u32,
     pub(crate) rsp_tail: u32,
+    /// Messages of which the peer is to be told that nobody wants them any more.
+    pub(crate) withdrawn_head: u32,
+    pub(crate) withdrawn_tail: u32,
     /// The queue whose turn it is.
     pub(crate) rsp_turn: bool,
     pub(crate) frames: Frames,
@@ -566,6 +631,8 @@ impl Connection {
         req_tail: NONE,
         rsp_head: NONE,
         rsp_tail: NONE,
+        withdrawn_head: NONE,
+        withdrawn_tail: NONE,
         rsp_turn: false,
         frames: Frames::empty(),
         awaited: Awaited::empty(),

@@ -32,7 +32,8 @@ fn event_number(event: &Event) -> (u64, u64) {
         Event::RegionFailed { user, .. } => (20, user),
         Event::RegionRevoked { user, .. } => (21, user),
         Event::Portals { user, .. } => (22, user),
-        Event::Reconnecting { user, .. } => (23, user),
+        Event::CancelAsked { user, .. } => (23, user),
+        Event::Reconnecting { user, .. } => (26, user),
         Event::Reconnected { user, .. } => (24, user),
         Event::Stopped { aborted } => (25, aborted),
         _ => (18, 0),
@@ -102,6 +103,7 @@ impl User for Actor {
                 ..
             } => {
                 let line = self.line_of(connection);
+                self.check_time(core, desk, task);
                 if let Some((label, size)) = self.received(core, desk, line, task, header, &data) {
                     let due = Due {
                         at: 0,
@@ -142,6 +144,7 @@ impl User for Actor {
                 let line = self.line_of(connection);
                 self.waiting(core, desk, line, &event);
             }
+            Event::CancelAsked { task, .. } => self.cancel_asked(core, desk, task),
             Event::BuffersReturned { task, .. } => self.buffers_returned(desk, task, user),
             other => self.outcome(core, desk, user, &other),
         }
@@ -337,6 +340,7 @@ impl Actor {
             None => l.root = root,
         }
         let (client, asker) = (l.is_client(), l.asker.take());
+        self.check_peer(core, desk, connection);
         if let Some(message) = message {
             self.check_welcome(desk, line, private);
             self.release(core, desk, message);

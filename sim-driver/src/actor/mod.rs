@@ -2,12 +2,13 @@
 //!
 //! Folder map: `plan` (what users want), `post` (what they tell each other outside the protocol),
 //! `session` (sessions, tickets, joined connections), `line` (one connection), `parcel` (messages
-//! made and taken apart), `region` (memory for peers, direct READ and WRITE), `react` (what is
+//! made and taken apart), `peer` (what is agreed with a peer), `region` (memory for peers, direct READ and WRITE), `react` (what is
 //! done about messages), `event` (the endpoint's events, one by one).
 
 mod event;
 mod line;
 mod parcel;
+mod peer;
 mod plan;
 mod post;
 mod react;
@@ -228,6 +229,7 @@ impl Actor {
             desk.number,
             address.ip(),
             [desk.rdma, desk.tcp].map(|t| t.is_some()),
+            core.config().extensions,
         );
         self.deaf.extend(desk.rdma);
         self.deaf.extend(desk.tcp);

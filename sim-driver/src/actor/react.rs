@@ -148,7 +148,7 @@ impl Actor {
     }
 
     /// Gives a message back that needs no answer, or gets none.
-    fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: &Due) {
+    pub(super) fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: &Due) {
         self.out_of_hand(due);
         self.release(core, desk, due.task);
     }
