@@ -10,14 +10,17 @@ use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
 use crate::time::Instant;
-use crate::wire::{Extensions, Framing, Kind};
+use crate::wire::{Extensions, Framing};
 
 mod retry;
 mod task;
+mod work;
 
 pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
+pub use work::WorkEntry;
+pub(crate) use work::WorkKind;
 
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -687,24 +690,6 @@ impl Connection {
         in_pool_line: false,
         retry: NONE,
     };
-
-    /// Numbers and credits of a new life.
-    pub(crate) fn start_anew(&mut self) {
-        debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
-        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
-        let new = Self::VACANT;
-        self.joining = false;
-        (self.serial, self.last_serial, self.any_serial) = (0, 0, false);
-        (self.req_sn, self.req_expected) = (0, 0);
-        (self.rsp_sn, self.rsp_expected) = (0, 0);
-        (self.peer_messages, self.peer_bytes) = (0, 0);
-        (self.owed_messages, self.owed_bytes) = (0, 0);
-        (self.setup_rtid, self.fin_rtid, self.keepalive_rtid) = (0, 0, 0);
-        (self.portal, self.portal_len, self.unresolved) = (0, 0, 0);
-        (self.probes, self.heard, self.rsp_turn) = (0, false, false);
-        (self.asked_times, self.asked_since) = (new.asked_times, new.asked_since);
-        (self.asked_at, self.asked_again) = (new.asked_at, new.asked_again);
-    }
 }
 
 /// What a slot is used for.
@@ -747,46 +732,6 @@ impl Slot {
         have: 0,
         inline_left: 0,
         payload: 0,
-    };
-}
-
-/// What a work request on a send queue was.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum WorkKind {
-    Frame(Kind),
-    /// A receipt, which is no response to wait for.
-    Receipt,
-    Read,
-    Write,
-}
-
-/// A work request on a send queue.
-#[derive(Clone, Debug)]
-pub struct WorkEntry {
-    pub(crate) generation: u32,
-    /// Next free, or next on the same send queue.
-    pub(crate) next_free: u32,
-    pub(crate) kind: WorkKind,
-    pub(crate) nexus: u32,
-    pub(crate) task: u32,
-    pub(crate) connection: u32,
-    pub(crate) slot: u32,
-    pub(crate) bytes: u64,
-    pub(crate) live: bool,
-}
-
-impl WorkEntry {
-    /// A free row.
-    pub const VACANT: Self = Self {
-        generation: 0,
-        next_free: NONE,
-        kind: WorkKind::Read,
-        nexus: NONE,
-        task: NONE,
-        connection: NONE,
-        slot: NONE,
-        bytes: 0,
-        live: false,
     };
 }
 

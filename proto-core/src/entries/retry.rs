@@ -141,4 +141,22 @@ impl super::Connection {
     pub(crate) const fn is_lasting(&self) -> bool {
         self.retry != NONE
     }
+
+    /// Numbers and credits of a new life.
+    pub(crate) fn start_anew(&mut self) {
+        debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
+        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
+        let new = Self::VACANT;
+        self.joining = false;
+        (self.serial, self.last_serial, self.any_serial) = (0, 0, false);
+        (self.req_sn, self.req_expected) = (0, 0);
+        (self.rsp_sn, self.rsp_expected) = (0, 0);
+        (self.peer_messages, self.peer_bytes) = (0, 0);
+        (self.owed_messages, self.owed_bytes) = (0, 0);
+        (self.setup_rtid, self.fin_rtid, self.keepalive_rtid) = (0, 0, 0);
+        (self.portal, self.portal_len, self.unresolved) = (0, 0, 0);
+        (self.probes, self.heard, self.rsp_turn) = (0, false, false);
+        (self.asked_times, self.asked_since) = (new.asked_times, new.asked_since);
+        (self.asked_at, self.asked_again) = (new.asked_at, new.asked_again);
+    }
 }
