@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::wire::Dialect;
+use crate::wire::{Dialect, Extensions};
 
 /// Settings of an endpoint. The defaults are libxio's where it has the setting. What each time
 /// runs for is in PROTOCOL.md 12, what each limit is for in 14.
@@ -10,11 +10,20 @@ use crate::wire::Dialect;
 pub struct Config {
     /// This endpoint's number, unique in the process (0 to 63); part of every session id.
     pub endpoint: u8,
-    /// Told apart by peers from an earlier life of this endpoint. For extensions.
+    /// Who this endpoint is to peers of its kind, the same in each of its lives and nobody else's
+    /// on this host; each number [`endpoint`](Self::endpoint) is somebody of its own. 0: nobody in
+    /// particular, whose restart is not recognised (PROTOCOL.md 2.7).
+    pub identity: u64,
+    /// Which life of this endpoint it is: must grow from each to the next, as microseconds of the
+    /// wall clock do.
     pub incarnation: u64,
     /// Seed for everything that must differ between runs: the pauses before attempts to connect
-    /// anew (PROTOCOL.md 8.5).
+    /// anew (PROTOCOL.md 8.5), and numbers of transport connections (2.6). No two runs should have
+    /// the same.
     pub seed: u64,
+    /// What is offered to peers of this kind, and used if they can do it too (PROTOCOL.md 2.6). A
+    /// libxio sees nothing of it.
+    pub extensions: Extensions,
     /// Bytes of every slot; at least `headroom + buffer_size`, and 4096.
     pub slot_size: u32,
     /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
@@ -98,8 +107,10 @@ impl Config {
     pub const fn new(endpoint: u8, rx_slots: u32, tx_slots: u32) -> Self {
         Self {
             endpoint,
+            identity: 0,
             incarnation: 0,
             seed: 0,
+            extensions: Extensions::DEFAULT,
             slot_size: 10_240,
             rx_slots,
             tx_slots,
@@ -193,6 +204,9 @@ pub struct ConnectionPolicy {
     /// How long a payload waits for memory before it is refused; `None` is
     /// [`Config::provide_timeout`].
     pub provide_timeout: Option<Duration>,
+    /// How long a message has for its outcome that is sent without a deadline of its own; `None` is
+    /// without end.
+    pub deadline: Option<Duration>,
 }
 
 impl ConnectionPolicy {
@@ -201,6 +215,7 @@ impl ConnectionPolicy {
         on_expiry: OnExpiry::Hold,
         rendezvous: Rendezvous::Ask,
         provide_timeout: None,
+        deadline: None,
     };
 
     /// Payloads go into the pool, so many bytes of them at once.
@@ -301,7 +316,7 @@ pub struct ConnectOptions {
     /// What comes back in each event of the connection.
     pub user: u64,
     /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
-    /// one slot for sending, with what the session's setup says.
+    /// one slot for sending, with what the session's setup says, and the row of one message.
     pub reconnect: Option<Reconnect>,
 }
 

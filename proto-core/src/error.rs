@@ -151,6 +151,11 @@ pub enum Reason {
     },
     /// The endpoint is being shut down.
     Shutdown,
+    /// The peer lives again: what belongs to an earlier of its lives is over (PROTOCOL.md 2.7).
+    PeerRestarted {
+        /// The latest that is known.
+        later: u64,
+    },
 }
 
 /// Steps with deadlines (PROTOCOL.md 12).
@@ -279,6 +284,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Shutdown => f.write_str("endpoint shut down"),
+            Self::PeerRestarted { later } => {
+                write!(f, "the peer was started again (life {later})")
+            }
         }
     }
 }

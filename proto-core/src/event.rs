@@ -148,6 +148,17 @@ pub enum Event {
         /// The requester's mark that no more of its batch follows.
         last_in_batch: bool,
     },
+    /// The requester of a request in the user's hands does not want it any more. It may be answered
+    /// as before, to no effect; `release` answers it too, and is all that is left to do
+    /// (PROTOCOL.md 9.7).
+    CancelAsked {
+        /// The connection.
+        connection: ConnectionId,
+        /// The connection's user value.
+        user: u64,
+        /// The request.
+        task: TaskId,
+    },
     /// A one-way message: give it back with `release`.
     OneWay {
         /// The connection.
@@ -266,6 +277,11 @@ pub enum Event {
         /// Requests in the user's hands that can no longer be answered; their slots stay
         /// readable until released.
         unanswered: u32,
+    },
+    /// The endpoint's last event, after [`stop`](crate::Endpoint::stop).
+    Stopped {
+        /// Connections that did not part within the bound.
+        aborted: u64,
     },
     /// No connection of the session is left on this endpoint.
     SessionClosed {

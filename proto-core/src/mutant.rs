@@ -40,14 +40,36 @@ pub enum Mutant {
     RepeatedSilently,
     /// Attempts to connect anew are not spaced over the endpoint.
     AttemptsUnbounded,
-    /// A peer that cannot be talked to is tried all the same.
-    IncompatibleForgotten,
+    /// What was never posted fails with the connection that is lost.
+    QueuedDropped,
+    /// One attempt more than the user allows.
+    OneAttemptMore,
+    /// What is sent again goes in the wrong order.
+    RepeatedOutOfOrder,
+    /// Attempts begin without a pause.
+    PauseSkipped,
+    /// The last event of an endpoint that stops comes before the others.
+    StoppedEarly,
+    /// What this side can do counts as agreed, whatever the peer can.
+    AgreedAlone,
+    /// A peer that was started again is not recognised.
+    RestartMissed,
+    /// Cancels go to peers that do not understand them.
+    CancelUnasked,
+    /// A cancel takes another request than the one that it names.
+    CancelledOther,
+    /// A request that was cancelled is answered, and shown to its user too.
+    CancelledShown,
+    /// The wait that goes with a request is a thousand times too long.
+    WaitStretched,
+    /// A request is shown to its user after its requester's deadline.
+    ExpiredDelivered,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 30] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -66,7 +88,18 @@ impl Mutant {
         Self::ReadAckForgotten,
         Self::RepeatedSilently,
         Self::AttemptsUnbounded,
-        Self::IncompatibleForgotten,
+        Self::QueuedDropped,
+        Self::OneAttemptMore,
+        Self::RepeatedOutOfOrder,
+        Self::PauseSkipped,
+        Self::StoppedEarly,
+        Self::AgreedAlone,
+        Self::RestartMissed,
+        Self::CancelUnasked,
+        Self::CancelledOther,
+        Self::CancelledShown,
+        Self::WaitStretched,
+        Self::ExpiredDelivered,
     ];
 }
 

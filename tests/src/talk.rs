@@ -626,6 +626,7 @@ fn outcome(event: &Event) -> Option<String> {
         Event::Closed {
             reason, unanswered, ..
         } => format!("closed {reason:?}, {unanswered} unanswered"),
+        Event::CancelAsked { .. } => "cancel asked".into(),
         Event::SessionClosed { .. } => "session closed".into(),
         Event::ConnectFailed { reason, .. } => format!("connect failed {reason:?}"),
         _ => return None,

@@ -93,6 +93,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             // It was connected: nobody refuses it any more, it is lost.
             reason = Some(Reason::Disconnected);
         }
+        if input == Input::Established && row.state == State::Connecting {
+            self.answered_private(n, event.private);
+        }
         self.nexus_input(n, input, reason);
     }
 
@@ -114,6 +117,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Reason::Refused);
         }
         let n = self.serve(transport, request)?;
+        self.offered_private(n, request.private);
         Ok(self.nexus_id(n))
     }
 
@@ -332,11 +336,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.nexuses[n as usize];
         let generation = row.generation;
         let bucket = row.bucket;
+        let known = row.agreement.bucket;
         *row = Nexus {
             generation,
             bucket,
             ..Nexus::VACANT
         };
+        row.agreement.bucket = known;
         row.transport = transport.0;
         row.peer = peer;
         row.framing = framing;
@@ -410,7 +416,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Establish => self.trace.mark("frame before established"),
             Action::Linger => {
-                let linger = self.g.config.linger;
+                let linger = self.linger();
                 self.arm_after(Timer::Nexus(n), linger);
             }
             Action::Unlinger => {
@@ -521,6 +527,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);
         self.unhash(n);
+        self.forget(n);
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
@@ -529,6 +536,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
+        self.one_less();
     }
 
     fn flush_receives(&mut self, n: u32) {
@@ -620,14 +628,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus_id(n);
         let row = self.nexus(n);
         let (peer, local) = (row.peer, row.local);
-        let params = ConnectParams {
+        let reason = row.reason.unwrap_or(Reason::Refused);
+        let mut params = ConnectParams {
             retry: 7,
             rnr_retry: 7,
             reads: u8::MAX,
             dual_stream: row.framing == Framing::TcpDual,
             private: PrivateData::EMPTY,
         };
-        let reason = row.reason.unwrap_or(Reason::Refused);
+        match due {
+            Due::Connect => params.private = self.offer_private(n),
+            Due::Accept => params.private = self.answer_private(n),
+            _ => {}
+        }
         let timeout_ms = millis(self.g.config.connect_timeout);
         Some(match due {
             Due::Nothing => return None,

@@ -12,6 +12,7 @@ use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::state::task::State as TaskState;
 use crate::storage::Storage;
 use crate::table::queue_pop;
+use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
@@ -64,7 +65,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let event = self
             .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed());
+            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_stopped());
         self.g.rare_events = event.is_some();
         event
     }
@@ -160,6 +162,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let first =
             ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW;
+        let t = row.ev_head;
+        if t != NONE && self.is_overdue(t) {
+            // Its turn comes again with the timer.
+            return None;
+        }
+        let row = self.connection(c);
         let event = if row.events.contains(ConnectionEvents::PORTALS) {
             Some(self.portals_event(c))
         } else if row.events.intersects(first) {
@@ -216,7 +224,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let failed = row.events.contains(ConnectionEvents::FAILED);
         let again = row.events.contains(ConnectionEvents::ANEW);
-        let attempts = row.retry.as_ref().map_or(0, |retry| retry.attempts);
+        let attempts = self.retry(c).map_or(0, |retry| retry.attempts);
+        let row = self.connection(c);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
         // One of them is there.
@@ -321,6 +330,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The user knows of a received message now: a receipt that it wants is due.
     #[inline]
     fn main_event_taken(&mut self, c: u32, t: u32) {
+        if self.task(t).flags.contains(TaskFlags::TIMED) {
+            self.disarm(Timer::Task(t));
+        }
         if mutated!(self.g, ReceiptForgotten) {
             return;
         }
@@ -392,6 +404,15 @@ fn task_event(c: u32, row: &Connection, t: u32, task: &Task, bit: TaskEvents) ->
             task: id,
             header: header(t, task),
             len: task.transfer.total,
+        });
+    }
+    if bit == TaskEvents::GIVEN_UP {
+        // It may be answered meanwhile.
+        let in_hands = task.state == TaskState::Delivered;
+        return in_hands.then_some(Event::CancelAsked {
+            connection: ConnectionId::new(c, row.generation),
+            user: row.user,
+            task: id,
         });
     }
     if bit != TaskEvents::MAIN {

@@ -44,6 +44,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 );
             }
         }
+        let queued: u32 = view.connections.iter().map(|c| c.queued_messages).sum();
+        let life = &self.g.life;
+        assert_eq!(queued, life.prep + life.pending, "messages without outcome");
         self.check_sockets(&view);
         self.check_completions(&view);
         self.check_chunks(&view);

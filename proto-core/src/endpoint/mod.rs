@@ -14,6 +14,7 @@ mod connection;
 mod credit;
 mod direct;
 mod event;
+mod extension;
 #[cfg(feature = "check")]
 mod fingerprint;
 mod frame;
@@ -33,7 +34,9 @@ mod send;
 mod session;
 mod shared;
 mod snapshot;
+mod stop;
 mod time;
+mod withdraw;
 mod work;
 
 pub use cm::ConnectRequest;
@@ -41,7 +44,7 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
-pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
@@ -98,6 +101,13 @@ pub const MARKS: &[&str] = &[
     "attempt refused for now",
     "incompatible peer not tried",
     "no row for an attempt",
+    "stop aborted what was left",
+    "extensions agreed",
+    "earlier life ended",
+    "cancelled before it was fetched",
+    "cancelled before it was delivered",
+    "cancelled in the user's hands",
+    "expired before it was delivered",
 ];
 
 #[cfg_attr(feature = "check", derive(Clone, Debug))]
@@ -189,7 +199,13 @@ pub(crate) struct Globals {
     pub(crate) attempt_at: Instant,
     /// Peers that connections made anew do not try.
     pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
+    /// How far the endpoint's own end has come.
+    pub(crate) stop: stop::Stop,
     pub(crate) counters: Counters,
+    /// Where messages are; `idle` is not kept here.
+    pub(crate) life: LifeCycle,
+    /// Numbers given to transport connections for the agreement on extensions.
+    pub(crate) nonces: u64,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
 }
@@ -312,9 +328,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            stop: stop::Stop::No,
             attempt_at: Instant::ZERO,
             incompatible: ArrayVec::new(),
             counters: Counters::default(),
+            life: LifeCycle::default(),
+            nonces: 0,
             recording: false,
             config,
         };

@@ -189,6 +189,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A received message that the user never heard of, behind one that never came whole.
     fn drop_unheard(&mut self, t: u32) {
         self.task_input(t, Input::Release);
+        self.disarm(Timer::Task(t));
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         let (c, request) = (row.connection, row.kind == Kind::MsgReq);
@@ -364,6 +365,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);
+            self.tell_expired(t);
             self.expired(t);
         }
     }
@@ -389,6 +391,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The queues of an ending connection: nothing in them will be sent.
     pub(crate) fn flush_queues(&mut self, c: u32) {
+        self.flush_withdrawn(c);
         loop {
             let tables = self.s.tables();
             let row = &mut tables.connections[c as usize];

@@ -3,7 +3,7 @@
 use super::Endpoint;
 use super::session::Keep;
 use super::snapshot::count;
-use crate::entries::{Awaited, SlotUse};
+use crate::entries::{Awaited, SlotUse, Stage};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -17,8 +17,8 @@ use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
-    Bounds, CreditNop, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck, Request,
-    Response, Violation, What, peek_kind,
+    Bounds, CreditNop, Extensions, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck,
+    Request, Response, Violation, What, peek_kind, wait_of,
 };
 
 /// Deepest queue that is ever told or believed: a libxio's queue pair has little more.
@@ -178,6 +178,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.nexus_input(n, Input::Frame, unexpected(kind)) != Action::Deliver {
             return Ok(Keep::No);
         }
+        if self.nexus(n).agreement.stage == Stage::Awaiting
+            && !self.read_introduction(n, kind, bytes)
+        {
+            return Ok(Keep::No);
+        }
         if kind.is_request() {
             let request = Request::parse(bytes, framing, &self.bounds())?;
             match kind {
@@ -221,6 +226,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::Deliver => {}
             _ => return Ok(Keep::No),
         }
+        if self.nexus(n).agreement.stage == Stage::Awaiting
+            && !self.read_introduction(n, kind, bytes)
+        {
+            return Ok(Keep::No);
+        }
         let rdma = framing == Framing::Rdma;
         match kind {
             Kind::CreditNop => self.on_nop(n, bytes),
@@ -237,7 +247,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     self.add_credits(n, head.credits, 64)?;
                 }
                 match kind {
-                    Kind::MsgReq | Kind::OneWayReq => self.on_message(n, slot, &request),
+                    Kind::MsgReq | Kind::OneWayReq => {
+                        let timed = self.nexus(n).can(Extensions::DEADLINE);
+                        let wait = if timed { wait_of(bytes) } else { 0 };
+                        self.on_message(n, slot, &request, wait)
+                    }
                     Kind::SessionSetupReq => self.on_setup_request(n, slot, &request),
                     Kind::HelloReq => self.on_hello(n, &request),
                     _ => self.on_control_request(n, &request),
@@ -317,7 +331,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
             row.cid = setup.cid;
         }
-        let refused = row.refuse_status != 0;
+        if !reconnect {
+            self.setup_asked(n, params.pad);
+        }
+        let refused = self.nexus(n).refuse_status != 0;
         let input = if refused {
             Input::SetupRefused
         } else {
@@ -359,6 +376,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.sq_window = params.sq_depth.min(DEPTH_MAX);
             self.add_credits(n, params.credits, 28)?;
         }
+        self.setup_answered(n, setup.cid, params.pad);
         self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
         Ok(Keep::No)
     }
@@ -367,11 +385,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn on_control_request(&mut self, n: u32, request: &Request<'_>) -> Result<Keep, Violation> {
         let kind = request.kind;
         if kind == Kind::CancelReq {
-            // Well-formed, and meant for something that this side does not offer: not answered,
-            // as libxio dies of an answer.
-            request.cancel()?;
-            self.g.counters.cancels_ignored += 1;
-            return Ok(Keep::No);
+            return self.on_cancel_request(n, request);
         }
         let Some(c) = self.session_connection(n, request.session.dest_session, kind)? else {
             return Ok(Keep::No);
