@@ -17,7 +17,9 @@ pub struct Config {
     /// Which life of this endpoint it is: must grow from each to the next, as microseconds of the
     /// wall clock do.
     pub incarnation: u64,
-    /// Seed for everything that must differ between runs: no two runs should have the same.
+    /// Seed for everything that must differ between runs: the pauses before attempts to connect
+    /// anew (PROTOCOL.md 8.5), and numbers of transport connections (2.6). No two runs should have
+    /// the same.
     pub seed: u64,
     /// What is offered to peers of this kind, and used if they can do it too (PROTOCOL.md 2.6). A
     /// libxio sees nothing of it.
@@ -314,7 +316,7 @@ pub struct ConnectOptions {
     /// What comes back in each event of the connection.
     pub user: u64,
     /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
-    /// one slot for sending, with what the session's setup says.
+    /// one slot for sending, with what the session's setup says, and the row of one message.
     pub reconnect: Option<Reconnect>,
 }
 

@@ -278,6 +278,11 @@ pub enum Event {
         /// readable until released.
         unanswered: u32,
     },
+    /// The endpoint's last event, after [`stop`](crate::Endpoint::stop).
+    Stopped {
+        /// Connections that did not part within the bound.
+        aborted: u64,
+    },
     /// No connection of the session is left on this endpoint.
     SessionClosed {
         /// The session.

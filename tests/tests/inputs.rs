@@ -238,6 +238,10 @@ fn joins_and_ends(now: Instant) -> Vec<Input<'static>> {
         },
         Input::Close { now, connection },
         Input::Abort { now, connection },
+        Input::Stop {
+            now,
+            bound: Duration::from_millis(70),
+        },
     ]
 }
 

@@ -316,6 +316,10 @@ fn small(which: usize, ids: &Ids, known: &Known, choices: &mut Choices<'_>) -> I
         18 => Input::ReserveSlot { connection },
         19 => Input::ReserveAnswerSlot { request: task },
         20 | 21 => Input::Release { task },
+        22 if choices.below(40) == 0 => Input::Stop {
+            now,
+            bound: Duration::from_millis(choices.below(500) as u64),
+        },
         22 => match choices.below(5) {
             0 => Input::Abort { now, connection },
             1 => Input::ReturnSlot {

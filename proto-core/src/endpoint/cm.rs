@@ -421,7 +421,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Establish => self.trace.mark("frame before established"),
             Action::Linger => {
-                let linger = self.g.config.linger;
+                let linger = self.linger();
                 self.arm_after(Timer::Nexus(n), linger);
             }
             Action::Unlinger => {
@@ -541,6 +541,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
+        self.one_less();
     }
 
     fn flush_receives(&mut self, n: u32) {

@@ -127,8 +127,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let s = row.session;
         let again = core::mem::replace(&mut row.reported_up, true);
-        if let Some(retry) = &mut row.retry {
+        if let Some(mut retry) = self.retry(c) {
             retry.at = now;
+            self.set_retry(c, &retry);
         }
         self.drop_portals(c);
         let session = self.session(s);
@@ -408,6 +409,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.leave_blocked(c);
         self.leave_pool(c);
+        self.forget_retry(c);
         if s != NONE {
             self.detach_session(c, s);
         }

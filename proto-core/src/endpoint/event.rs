@@ -65,7 +65,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let event = self
             .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed());
+            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_stopped());
         self.g.rare_events = event.is_some();
         event
     }
@@ -159,14 +160,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next event of a connection, which goes to the end of the round if it has more.
     fn connection_event_due(&mut self, c: u32) -> Option<Event> {
         let row = self.connection(c);
+        let first =
+            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW;
         let t = row.ev_head;
         if t != NONE && self.is_overdue(t) {
             // Its turn comes again with the timer.
             return None;
         }
         let row = self.connection(c);
-        let first =
-            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW;
         let event = if row.events.contains(ConnectionEvents::PORTALS) {
             Some(self.portals_event(c))
         } else if row.events.intersects(first) {
@@ -223,7 +224,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let failed = row.events.contains(ConnectionEvents::FAILED);
         let again = row.events.contains(ConnectionEvents::ANEW);
-        let attempts = row.retry.as_ref().map_or(0, |retry| retry.attempts);
+        let attempts = self.retry(c).map_or(0, |retry| retry.attempts);
+        let row = self.connection(c);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
         // One of them is there.

@@ -121,8 +121,6 @@ pub struct Counters {
     pub stale_sockets: u64,
     /// Bytes of payload that nobody wanted.
     pub bytes_discarded: u64,
-    /// Transport connections that ended because their peer was started again.
-    pub restarts_seen: u64,
     /// Attempts to make a lost connection anew.
     pub reconnect_attempts: u64,
     /// Messages whose deadline passed before their outcome.
@@ -131,6 +129,10 @@ pub struct Counters {
     pub cancelled: u64,
     /// Sends that found no receive at the peer, however often the device tried.
     pub rnr: u64,
+    /// Connections that were aborted as they had not parted within the bound of `stop`.
+    pub stop_aborted: u64,
+    /// Transport connections that ended because their peer was started again.
+    pub restarts_seen: u64,
 }
 
 /// Where the messages of this side are: each is in one of the first three, and adds to one of the
@@ -159,8 +161,8 @@ impl LifeCycle {
     pub(crate) fn step(&mut self, from: State, next: State) {
         const fn phase(state: State) -> (u32, u32) {
             match state {
-                State::Queued | State::Parked => (1, 0),
-                State::Sent | State::AnswerFetching => (0, 1),
+                State::Queued => (1, 0),
+                State::Sent | State::AnswerFetching | State::Parked => (0, 1),
                 _ => (0, 0),
             }
         }

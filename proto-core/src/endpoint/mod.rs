@@ -34,6 +34,7 @@ mod send;
 mod session;
 mod shared;
 mod snapshot;
+mod stop;
 mod time;
 mod withdraw;
 mod work;
@@ -96,16 +97,17 @@ pub const MARKS: &[&str] = &[
     "control frame waited for data",
     "payload discarded",
     "payload expired under way",
+    "attempt waited for others",
+    "attempt refused for now",
+    "incompatible peer not tried",
+    "no row for an attempt",
+    "stop aborted what was left",
     "extensions agreed",
     "earlier life ended",
     "cancelled before it was fetched",
     "cancelled before it was delivered",
     "cancelled in the user's hands",
     "expired before it was delivered",
-    "attempt waited for others",
-    "attempt refused for now",
-    "incompatible peer not tried",
-    "no row for an attempt",
 ];
 
 #[cfg_attr(feature = "check", derive(Clone, Debug))]
@@ -197,6 +199,8 @@ pub(crate) struct Globals {
     pub(crate) attempt_at: Instant,
     /// Peers that connections made anew do not try.
     pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
+    /// How far the endpoint's own end has come.
+    pub(crate) stop: stop::Stop,
     pub(crate) counters: Counters,
     /// Where messages are; `idle` is not kept here.
     pub(crate) life: LifeCycle,
@@ -324,6 +328,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            stop: stop::Stop::No,
             attempt_at: Instant::ZERO,
             incompatible: ArrayVec::new(),
             counters: Counters::default(),

@@ -19,7 +19,7 @@ use crate::state::connection::{Input, State};
 use crate::state::session;
 use crate::state::task::{Action as TaskAction, Input as TaskInput, State as TaskState};
 use crate::storage::Storage;
-use crate::table::queue_pop;
+use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
@@ -113,7 +113,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let Some(policy) = options.reconnect else {
             return;
         };
-        self.connection(c).retry = Some(Retry {
+        let retry = Retry {
             policy,
             transport: transport.0,
             peer,
@@ -125,23 +125,52 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             told: false,
             booked: false,
             at: Instant::ZERO,
-        });
+        };
+        let tables = self.s.tables();
+        let Some(t) = self.g.tasks.take(tables.tasks) else {
+            unreachable!("room was checked before");
+        };
+        Retry::begin(&mut tables.tasks[t as usize]);
+        tables.connections[c as usize].retry = t;
+        self.set_retry(c, &retry);
+    }
+
+    /// What it remembers, if it is made anew when it is lost.
+    pub(crate) fn retry(&mut self, c: u32) -> Option<Retry> {
+        let t = self.connection(c).retry;
+        (t != NONE).then(|| Retry::load(self.task(t)))
+    }
+
+    pub(crate) fn set_retry(&mut self, c: u32, retry: &Retry) {
+        let t = self.connection(c).retry;
+        retry.store(self.task(t));
+    }
+
+    /// It is over, and so is what it remembers.
+    pub(crate) fn forget_retry(&mut self, c: u32) {
+        let t = core::mem::replace(&mut self.connection(c).retry, NONE);
+        if t != NONE {
+            self.task(t).state = TaskState::Vacant;
+            self.give_task(t);
+            self.wake_blocked();
+        }
     }
 
     /// Whether a connection that is lost for this reason is made anew.
     pub(crate) fn retries(&mut self, c: u32, reason: Reason) -> bool {
         let now = self.g.now;
+        let more = u32::from(mutated!(self.g, OneAttemptMore));
         let row = self.connection(c);
         let state = row.state;
         let again = row.reported_up;
-        let Some(retry) = &row.retry else {
+        let Some(retry) = self.retry(c) else {
             return false;
         };
         match state {
             State::Online => transient(reason) && retry.policy.attempts_max > 0,
             State::Opening | State::SetupSent | State::HelloSent => {
                 let late = |after| now >= retry.at.after(after);
-                let over = retry.attempts >= retry.policy.attempts_max
+                let over = retry.attempts >= retry.policy.attempts_max.saturating_add(more)
                     || retry.policy.give_up_after.is_some_and(late);
                 again && transient(reason) && !over
             }
@@ -171,12 +200,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.awaited = Awaited::empty();
         let (n, reason) = (row.nexus, row.reason);
         if from == State::Online
-            && let Some(retry) = &mut row.retry
+            && let Some(mut retry) = self.retry(c)
         {
             if now >= retry.at.after(retry.policy.max_delay) {
                 retry.backoff = 0;
             }
             (retry.attempts, retry.told, retry.at) = (0, false, now);
+            self.set_retry(c, &retry);
         }
         self.drop_portals(c);
         if n != NONE {
@@ -212,8 +242,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let whole = row.direct == Direct::No;
             let repeat = row.flags.contains(TaskFlags::IDEMPOTENT);
             let waits = row.flags.contains(TaskFlags::QUEUED);
+            let kept = whole && !mutated!(self.g, QueuedDropped);
+            let row = self.task(t);
             match row.state {
-                TaskState::Queued if whole => {}
+                TaskState::Queued if kept => {}
                 TaskState::Ended if waits && row.nexus == NONE => {}
                 TaskState::Sent if whole && repeat => self.park(t),
                 _ => self.end_task(t, reason),
@@ -252,7 +284,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The table's action when everything of the old life is back.
     pub(crate) fn await_retry(&mut self, c: u32) {
         self.requeue_parked(c);
-        let told = self.connection(c).retry.as_ref().is_some_and(|r| r.told);
+        let told = self.retry(c).is_some_and(|retry| retry.told);
         if told {
             self.leave_session(c);
             self.next_attempt(c);
@@ -279,10 +311,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_DONE;
                     task.flags.remove(receipt);
                 }
-                task.queue_next = row.req_head;
-                row.req_head = t;
-                if row.req_tail == NONE {
-                    row.req_tail = t;
+                if mutated!(self.g, RepeatedOutOfOrder) {
+                    queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
+                } else {
+                    task.queue_next = row.req_head;
+                    row.req_head = t;
+                    if row.req_tail == NONE {
+                        row.req_tail = t;
+                    }
                 }
             }
             t = next;
@@ -294,8 +330,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.connection(c).state != State::Waiting {
             return;
         }
-        if let Some(retry) = &mut self.connection(c).retry {
+        if let Some(mut retry) = self.retry(c) {
             retry.told = true;
+            self.set_retry(c, &retry);
         }
         self.leave_session(c);
         self.next_attempt(c);
@@ -320,21 +357,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Sets the time of the next attempt, unless there is none left.
     fn next_attempt(&mut self, c: u32) {
         let (seed, now) = (self.g.config.seed, self.g.now);
+        let more = u32::from(mutated!(self.g, OneAttemptMore));
+        let hurried = mutated!(self.g, PauseSkipped);
         let row = self.connection(c);
         let (reason, salt) = (row.reason, u64::from(c) << 32 | u64::from(row.generation));
-        let Some(retry) = &mut row.retry else {
+        let Some(mut retry) = self.retry(c) else {
             unreachable!("only what is made anew waits for it");
         };
         let pause = retry.policy.delay(seed, salt, retry.backoff);
-        let at = now.after(pause);
+        let at = if hurried { now } else { now.after(pause) };
         let late = |after| at > retry.at.after(after);
-        let over = retry.attempts >= retry.policy.attempts_max
+        let over = retry.attempts >= retry.policy.attempts_max.saturating_add(more)
             || retry.policy.give_up_after.is_some_and(late);
         if over {
             self.connection_input(c, Input::Lost, Some(reason));
             return;
         }
         retry.backoff = retry.backoff.saturating_add(1);
+        self.set_retry(c, &retry);
         self.arm(Timer::Connection(c), at);
     }
 
@@ -343,7 +383,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let now = self.g.now;
         let rate = u64::from(self.g.config.reconnects_per_second);
         let free = self.g.attempt_at;
-        let Some(retry) = &mut self.connection(c).retry else {
+        let Some(mut retry) = self.retry(c) else {
             unreachable!("only what is made anew waits for it");
         };
         let booked = core::mem::take(&mut retry.booked);
@@ -352,28 +392,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.g.attempt_at = at.after(Duration::from_nanos(1_000_000_000 / rate));
             if at > now {
                 self.trace.mark("attempt waited for others");
-                if let Some(retry) = &mut self.connection(c).retry {
-                    retry.booked = true;
-                }
+                retry.booked = true;
+                self.set_retry(c, &retry);
                 self.arm(Timer::Connection(c), at);
                 return;
             }
         }
-        self.attempt(c);
+        retry.attempts += 1;
+        self.set_retry(c, &retry);
+        self.attempt(c, &retry);
     }
 
-    fn attempt(&mut self, c: u32) {
-        let row = self.connection(c);
-        let Some(retry) = &mut row.retry else {
-            unreachable!("only what is made anew waits for it");
-        };
-        retry.attempts += 1;
+    fn attempt(&mut self, c: u32, retry: &Retry) {
         let (transport, peer) = (TransportId(retry.transport), retry.peer);
         let options = ConnectOptions {
             local: retry.local,
             dual_stream: retry.dual_stream,
             own_nexus: retry.own_nexus,
-            user: row.user,
+            user: self.connection(c).user,
             reconnect: None,
         };
         if let Some(reason) = self.known_incompatible(peer) {
@@ -448,7 +484,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn remember_incompatible(&mut self, n: u32, reason: Reason) {
         let row = self.nexus(n);
         let (peer, server) = (row.peer, row.server);
-        if server || mutated!(self.g, IncompatibleForgotten) {
+        if server {
             return;
         }
         self.forget_incompatible(n);

@@ -121,7 +121,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Answers a session's setup with a rejection whose code stands in the session.
-    fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
+    pub(crate) fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
         let request = core::mem::replace(&mut self.session(s).request, NONE);
         if request != NONE {
             self.drop_incoming(request);
@@ -368,7 +368,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(super) fn drop_setup_slot(&mut self, c: u32) {
-        if self.connection(c).retry.is_some() {
+        if self.connection(c).is_lasting() {
             // It may be needed again.
             return;
         }
@@ -456,6 +456,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if idle {
             self.nexus_input(n, nexus::Input::Used, None);
         }
+        if self.not_stopping().is_err() {
+            self.connection_input(c, ConnectionInput::Close, Some(Reason::Shutdown));
+        }
         Ok(Keep::No)
     }
 
@@ -536,6 +539,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<SessionId, CommandError> {
         recorded!(self, ImportSession { now, ticket: *ticket, user } => self.import_session(now, ticket, user));
         self.set_now(now);
+        self.not_stopping()?;
         if ticket.expires <= self.g.now {
             return Err(CommandError::BadValue("ticket is expired"));
         }
@@ -574,6 +578,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<ConnectionId, CommandError> {
         recorded!(self, Join { now, session, transport, portal, options: *options } => self.join(now, session, transport, portal, options));
         self.set_now(now);
+        self.not_stopping()?;
         if options.reconnect.is_some() {
             return Err(CommandError::BadValue("reconnect of a joined connection"));
         }

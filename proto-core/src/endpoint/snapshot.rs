@@ -379,6 +379,7 @@ named!(Counters {
     bytes_discarded,
     restarts_seen,
     reconnect_attempts,
+    stop_aborted,
     timed_out,
     cancelled,
     rnr,

@@ -4,21 +4,26 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::config::{ConnectionPolicy, Reconnect};
+use crate::config::ConnectionPolicy;
 use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
 use crate::time::Instant;
-use crate::wire::{Framing, Kind};
+use crate::wire::Framing;
 
 mod agreement;
+mod retry;
 mod task;
+mod work;
 
 pub(crate) use agreement::{Agreement, Stage};
+pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
+pub use work::WorkEntry;
+pub(crate) use work::WorkKind;
 
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -410,27 +415,6 @@ bitflags::bitflags! {
     }
 }
 
-/// What a connection that is made anew after a loss has to remember.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Retry {
-    pub(crate) policy: Reconnect,
-    pub(crate) peer: SocketAddr,
-    pub(crate) local: Option<SocketAddr>,
-    /// When it was lost; while it is online, since when it is.
-    pub(crate) at: Instant,
-    /// Attempts since it was lost.
-    pub(crate) attempts: u32,
-    /// How often the pause has doubled.
-    pub(crate) backoff: u32,
-    pub(crate) transport: u8,
-    pub(crate) own_nexus: bool,
-    pub(crate) dual_stream: bool,
-    /// The user knows of the loss.
-    pub(crate) told: bool,
-    /// Its attempt has a time of its own among those of the endpoint.
-    pub(crate) booked: bool,
-}
-
 /// A connection.
 #[derive(Clone, Debug)]
 pub struct Connection {
@@ -561,8 +545,8 @@ pub struct Connection {
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
 
-    /// It is made anew when it is lost.
-    pub(crate) retry: Option<Retry>,
+    /// It is made anew when it is lost: the row that remembers how.
+    pub(crate) retry: u32,
     /// What happened on it.
     pub(crate) traffic: ConnectionCounters,
 }
@@ -656,27 +640,9 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
-        retry: None,
+        retry: NONE,
         traffic: ConnectionCounters::ZERO,
     };
-
-    /// Numbers and credits of a new life.
-    pub(crate) fn start_anew(&mut self) {
-        debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
-        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
-        let new = Self::VACANT;
-        self.joining = false;
-        (self.serial, self.last_serial, self.any_serial) = (0, 0, false);
-        (self.req_sn, self.req_expected) = (0, 0);
-        (self.rsp_sn, self.rsp_expected) = (0, 0);
-        (self.peer_messages, self.peer_bytes) = (0, 0);
-        (self.owed_messages, self.owed_bytes) = (0, 0);
-        (self.setup_rtid, self.fin_rtid, self.keepalive_rtid) = (0, 0, 0);
-        (self.portal, self.portal_len, self.unresolved) = (0, 0, 0);
-        (self.probes, self.heard, self.rsp_turn) = (0, false, false);
-        (self.asked_times, self.asked_since) = (new.asked_times, new.asked_since);
-        (self.asked_at, self.asked_again) = (new.asked_at, new.asked_again);
-    }
 }
 
 /// What a slot is used for.
@@ -719,46 +685,6 @@ impl Slot {
         have: 0,
         inline_left: 0,
         payload: 0,
-    };
-}
-
-/// What a work request on a send queue was.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum WorkKind {
-    Frame(Kind),
-    /// A receipt, which is no response to wait for.
-    Receipt,
-    Read,
-    Write,
-}
-
-/// A work request on a send queue.
-#[derive(Clone, Debug)]
-pub struct WorkEntry {
-    pub(crate) generation: u32,
-    /// Next free, or next on the same send queue.
-    pub(crate) next_free: u32,
-    pub(crate) kind: WorkKind,
-    pub(crate) nexus: u32,
-    pub(crate) task: u32,
-    pub(crate) connection: u32,
-    pub(crate) slot: u32,
-    pub(crate) bytes: u64,
-    pub(crate) live: bool,
-}
-
-impl WorkEntry {
-    /// A free row.
-    pub const VACANT: Self = Self {
-        generation: 0,
-        next_free: NONE,
-        kind: WorkKind::Read,
-        nexus: NONE,
-        task: NONE,
-        connection: NONE,
-        slot: NONE,
-        bytes: 0,
-        live: false,
     };
 }
 

@@ -33,6 +33,9 @@ fn event_number(event: &Event) -> (u64, u64) {
         Event::RegionRevoked { user, .. } => (21, user),
         Event::Portals { user, .. } => (22, user),
         Event::CancelAsked { user, .. } => (23, user),
+        Event::Reconnecting { user, .. } => (26, user),
+        Event::Reconnected { user, .. } => (24, user),
+        Event::Stopped { aborted } => (25, aborted),
         _ => (18, 0),
     }
 }
@@ -83,6 +86,13 @@ impl User for Actor {
         let object = Object::Actor(desk.number);
         desk.env
             .record(desk.number, object, Act::UserEvent, kind, user);
+        let of_region = matches!(
+            event,
+            Event::RegionReady { .. } | Event::RegionFailed { .. } | Event::RegionRevoked { .. }
+        );
+        if self.stopped && !of_region {
+            self.sense(desk, format!("an event after the last: {event:?}"));
+        }
         match event {
             Event::Request {
                 connection,
@@ -270,11 +280,24 @@ impl Actor {
                 self.lines[line as usize].blocked = false;
                 self.pump(core, desk, line);
             }
+            Event::Reconnecting { connection, .. } => {
+                let line = self.line_of(connection);
+                self.lost(core, desk, line);
+            }
+            Event::Reconnected { connection, .. } => {
+                let line = self.line_of(connection);
+                self.anew(core, desk, line, event);
+            }
+            Event::Stopped { .. } if self.stopping => self.stopped = true,
             Event::Closed {
                 connection, reason, ..
             } => {
                 let line = self.line_of(connection);
-                let well = matches!(reason, Reason::Closed | Reason::PeerClosed);
+                let well = matches!(
+                    reason,
+                    Reason::Closed | Reason::PeerClosed | Reason::Shutdown
+                );
+                self.look_at_attempts(core, desk);
                 self.closed(core, desk, line, !well);
             }
             Event::SessionClosed { session, .. } => {

@@ -115,6 +115,11 @@ pub struct Actor {
     leaving: bool,
     /// Sessions that ended.
     sessions_closed: u64,
+    /// The endpoint's clock, as far as it was seen, and attempts to make connections anew by then.
+    attempts: (u64, u64),
+    /// The endpoint was told to stop, and has done so.
+    stopping: bool,
+    stopped: bool,
 }
 
 const ID_BITS: u32 = 40;
@@ -142,6 +147,9 @@ impl Actor {
             deaf: Vec::new(),
             leaving: false,
             sessions_closed: 0,
+            attempts: (0, 0),
+            stopping: false,
+            stopped: false,
         }
     }
 
@@ -153,9 +161,10 @@ impl Actor {
     pub fn sessions_closed(&self) -> u64 {
         self.sessions_closed
     }
-    /// Lines that a user has or had.
+    /// Sides of the lines that a user has.
     pub(crate) fn sides_of_lines(&self) -> Vec<u32> {
-        self.lines.iter().filter_map(|line| line.side).collect()
+        let lives = self.lines.iter().filter(|line| !line.over);
+        lives.filter_map(|line| line.side).collect()
     }
 
     /// From now on it does nothing that could end a connection or a message badly.
@@ -183,6 +192,31 @@ impl Actor {
         }
         let at = desk.env.now() + 1;
         self.wake(desk, at);
+    }
+
+    /// Has the endpoint stop, with everything that it has.
+    pub fn stop(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        self.errands.clear();
+        self.leaving = true;
+        self.stopping = true;
+        self.address = None;
+        let at = desk.env.now();
+        for line in self.lines.iter_mut().filter(|line| line.is_open()) {
+            line.stop();
+            if let Some(side) = line.side {
+                desk.ledger.take(at, Fact::Doomed { side });
+            }
+        }
+        let bound = core::time::Duration::from_nanos(self.rng.spread(1_000, 2_000_000_000));
+        core.stop(desk.now, bound);
+        self.wake(desk, at + 1);
+    }
+
+    /// Says so when the endpoint was told to stop, and has not.
+    pub fn must_have_stopped(&mut self, _core: &mut Core, desk: &mut Desk<'_>) {
+        if self.stopping && !self.stopped {
+            self.sense(desk, "it was told to stop, and has not".into());
+        }
     }
 
     /// Listens on all transports that there are.
@@ -239,6 +273,7 @@ impl Actor {
         if let Some(side) = self.lines[line as usize].side {
             let at = desk.env.now();
             desk.ledger.take(at, Fact::Opened { side });
+            self.lines[line as usize].life = desk.ledger.life(side);
         }
         if self.lines[line as usize].is_client() {
             self.lose_patience(desk, line);

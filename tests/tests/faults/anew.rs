@@ -10,7 +10,7 @@ use xio_proto::{
 use xio_tests::rig::{Rig, small};
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::{closed, connects, deaf_to_frames, is, reasons, settle, wind_up};
+use crate::users::{closed, connects, deaf_to_frames, is, reasons, resolves, settle, wind_up};
 
 /// Ten attempts, the first after 50 to 100 ms, none later than a second after the one before.
 const AGAIN: Reconnect = Reconnect {
@@ -605,5 +605,22 @@ fn frames_of_the_old_life_reach_no_new_one() {
     talk.settle(&mut rig);
     assert_eq!(talk.count(0, "response 9"), 1);
     assert_eq!(rig.sides[0].endpoint.counters().violations, 0);
+    wind_up(&mut rig);
+}
+
+#[test]
+fn an_address_that_moves_is_resolved_anew() {
+    let mut rig = Rig::new();
+    let mut talk = begin(&mut rig, AGAIN);
+    let resolved = |rig: &Rig| rig.steps[0].iter().filter(|c| resolves(c)).count();
+    assert_eq!(resolved(&rig), 1);
+    rig.tell(0, CmKind::AddrChange);
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(0, "reconnecting"), 1);
+    until_anew(&mut rig, &mut talk);
+    assert_eq!(resolved(&rig), 2);
+    talk.say(&mut rig, 0, &Say::request(1));
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(0, "response 1"), 1);
     wind_up(&mut rig);
 }

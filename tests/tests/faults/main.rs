@@ -15,5 +15,6 @@ mod remains;
 mod rendezvous;
 mod sessions;
 mod setup;
+mod stop;
 mod teardown;
 mod users;
