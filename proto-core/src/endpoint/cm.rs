@@ -549,6 +549,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             nexus.posted -= 1;
             debug_assert!(t.slots[slot as usize].usage == SlotUse::Posted);
             let transport = nexus.transport;
+            nexus.traffic.flushed += 1;
             self.transport(transport).cq_used -= 1;
             self.g.counters.flushed += 1;
             self.free_slot(slot);
@@ -558,6 +559,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn flush_send_queue(&mut self, n: u32) {
         while self.nexus(n).sq_head != NONE {
             self.g.counters.flushed += 1;
+            self.nexus(n).traffic.flushed += 1;
             self.pop_work(n, WorkStatus::Flushed);
         }
     }

@@ -163,6 +163,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
+        self.nexus(n).traffic.nops_sent += 1;
         self.plain_frame(n, Kind::CreditNop, slot, len, 0)
     }
 

@@ -344,6 +344,8 @@ impl<T: Trace> Hot<'_, T> {
     fn enter_queue(&mut self, n: u32, at: u32, bytes: u64) {
         let nexus = &mut self.nexuses[n as usize];
         nexus.sq_bytes += bytes;
+        nexus.traffic.work_posted += 1;
+        nexus.traffic.bytes_posted += bytes;
         let last = core::mem::replace(&mut nexus.sq_tail, at);
         if nexus.sq_head == NONE {
             nexus.sq_head = at;

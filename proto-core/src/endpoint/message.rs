@@ -58,6 +58,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         // A refused client has no user here that could take it.
         if !Self::receives(row.state) || row.silent {
+            row.traffic.late += 1;
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -73,6 +74,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let size =
                 u64::from(request.head.header_len) + request.head.data_len + request.out_total();
             self.owe_dropped(c, size);
+            self.connection(c).traffic.late += 1;
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -127,7 +129,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.offer_write = head.in_op == Op::Write && reachable;
         }
         self.link_task(c, t);
-        self.connection(c).unanswered += u32::from(request.kind == Kind::MsgReq);
+        let row = self.connection(c);
+        row.unanswered += u32::from(request.kind == Kind::MsgReq);
+        row.traffic.messages_received += 1;
         self.g.counters.messages_received += 1;
         if head.out_op == Op::Read && request.out_total() > 0 {
             self.start_fetch(n, c, t, request);
@@ -308,6 +312,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// An answer after the outcome: counted and dropped, its message's row is free now.
     pub(crate) fn late(&mut self, t: u32) {
         self.g.counters.late += 1;
+        self.count_on(t, |traffic| traffic.late += 1);
         self.trace.mark("late answer dropped");
         self.maybe_return(t);
         self.try_free(t);

@@ -15,6 +15,8 @@ mod credit;
 mod direct;
 mod event;
 mod extension;
+#[cfg(feature = "check")]
+mod fingerprint;
 mod frame;
 mod hot;
 mod info;
@@ -32,6 +34,7 @@ mod send;
 mod session;
 mod shared;
 mod stop;
+mod snapshot;
 mod time;
 mod withdraw;
 mod work;
@@ -47,6 +50,9 @@ pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+pub use snapshot::{
+    ConnectionCounters, ConnectionSnapshot, NexusCounters, NexusSnapshot, Phases, Snapshot,
+};
 
 use arrayvec::ArrayVec;
 
@@ -104,6 +110,7 @@ pub const MARKS: &[&str] = &[
     "expired before it was delivered",
 ];
 
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct TransportState {
     /// A driver was added for it.
     pub(crate) known: bool,
@@ -138,6 +145,7 @@ impl TransportState {
 }
 
 /// Everything of an endpoint that is not a table.
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
@@ -219,6 +227,7 @@ impl Globals {
 /// the driver (`handle_*`). *Outputs* (`poll_control`, `poll_work`, `poll_event`,
 /// `poll_timeout`), made from the state when polled: after any command or input poll all of them
 /// until they have nothing more; the order of polling does not matter.
+#[cfg_attr(feature = "check", derive(Clone))]
 pub struct Endpoint<S, T = NoTrace> {
     pub(crate) s: S,
     pub(crate) g: Globals,

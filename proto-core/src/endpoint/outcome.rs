@@ -359,6 +359,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if self.task_input(t, Input::Expire) == Action::GiveUp {
+            self.g.counters.timed_out += 1;
+            self.count_on(t, |traffic| traffic.timed_out += 1);
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);

@@ -85,6 +85,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             status => {
                 self.g.counters.flushed += 1;
+                self.nexus(n).traffic.flushed += 1;
                 // The device took the receive away before the nexus hears that it is lost.
                 let row = self.nexus(n);
                 row.granted = row.granted.min(row.posted);
@@ -119,7 +120,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match status {
             WorkStatus::Success => self.look_again(n),
             status => {
-                self.g.counters.flushed += u64::from(status == WorkStatus::Flushed);
+                let flushed = u64::from(status == WorkStatus::Flushed);
+                let rnr = u64::from(status == WorkStatus::RnrRetryExceeded);
+                self.g.counters.flushed += flushed;
+                self.g.counters.rnr += rnr;
+                let traffic = &mut self.nexus(n).traffic;
+                traffic.flushed += flushed;
+                traffic.rnr += rnr;
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
@@ -161,6 +168,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let framing = self.nexus(n).framing;
         let (kind, _) = peek_kind(bytes, framing)?;
         self.g.counters.frames_received += 1;
+        self.nexus(n).traffic.frame(bytes.len());
         match kind {
             Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
             Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
@@ -207,6 +215,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes = frame_bytes(slots, slot, len);
         let (kind, _) = peek_kind(bytes, framing)?;
         self.g.counters.frames_received += 1;
+        self.nexus(n).traffic.frame(bytes.len());
         match kind {
             Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
             Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
@@ -283,6 +292,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.add_credits(n, nop.credits, 22)?;
         self.g.counters.nops_received += 1;
+        self.nexus(n).traffic.nops_received += 1;
         Ok(Keep::No)
     }
 

@@ -284,6 +284,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::WrongState("not an outgoing message"));
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
+            self.g.counters.cancelled += 1;
+            self.count_on(t, |traffic| traffic.cancelled += 1);
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);

@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use arrayvec::ArrayVec;
 
 use crate::config::ConnectionPolicy;
+use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -258,6 +259,8 @@ pub struct Nexus {
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
     pub(crate) agreement: Agreement,
+    /// What went over it; `work_posted` and `bytes_posted` are counted where the queue is.
+    pub(crate) traffic: NexusCounters,
 }
 
 impl Nexus {
@@ -336,6 +339,7 @@ impl Nexus {
         sockets: [NONE; 2],
         fetching: NONE,
         agreement: Agreement::NONE,
+        traffic: NexusCounters::ZERO,
     };
 }
 
@@ -597,6 +601,8 @@ pub struct Connection {
 
     /// It is made anew when it is lost: the row that remembers how.
     pub(crate) retry: u32,
+    /// What happened on it.
+    pub(crate) traffic: ConnectionCounters,
 }
 
 impl Connection {
@@ -689,6 +695,7 @@ impl Connection {
         pool_next: NONE,
         in_pool_line: false,
         retry: NONE,
+        traffic: ConnectionCounters::ZERO,
     };
 }
 

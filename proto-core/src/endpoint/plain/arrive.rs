@@ -175,13 +175,17 @@ impl<T: Trace> Hot<'_, T> {
             frame_max: config.buffer_size,
             header_max: config.header_max,
         };
-        match message_kind(frame) {
+        let taken = match message_kind(frame) {
             Some(Kind::MsgRsp) => PlainResponse::<D>::parse_response(frame, limits)
                 .is_some_and(|frame| self.plain_response::<D>(n, slot, &frame)),
             Some(kind) => PlainRequest::<D>::parse_request(frame, limits)
                 .is_some_and(|frame| self.plain_request::<D>(n, slot, kind, &frame)),
             None => false,
+        };
+        if taken {
+            self.nexuses[n as usize].traffic.frame(frame.len());
         }
+        taken
     }
 
     /// The nexus's own part of a frame that is taken, on RDMA out of the first receive of its
@@ -253,6 +257,7 @@ impl<T: Trace> Hot<'_, T> {
         row.last_serial = frame.serial();
         row.heard = true;
         row.unanswered += u32::from(kind == Kind::MsgReq);
+        row.traffic.messages_received += 1;
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
