@@ -303,7 +303,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let row = &mut tables.connections[c as usize];
                 let task = &mut tables.tasks[t as usize];
                 task.nexus = NONE;
-                task.flags.insert(TaskFlags::QUEUED);
+                task.flags.insert(TaskFlags::QUEUED | TaskFlags::REPEATED);
                 if task.flags.contains(TaskFlags::RECEIPT_DONE) {
                     // The user has had its receipt.
                     let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_DONE;

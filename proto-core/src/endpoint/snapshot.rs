@@ -119,7 +119,9 @@ impl Phases {
         *match state {
             TaskState::Vacant => return,
             TaskState::Queued => &mut self.queued,
-            TaskState::Sent | TaskState::AnswerFetching => &mut self.outstanding,
+            TaskState::Sent | TaskState::AnswerFetching | TaskState::Parked => {
+                &mut self.outstanding
+            }
             TaskState::Orphaned => &mut self.orphaned,
             TaskState::Fetching => &mut self.fetching,
             TaskState::Delivered => &mut self.delivered,
@@ -363,10 +365,18 @@ named!(Counters {
     reads,
     writes,
     cancels_ignored,
+    cancels_sent,
+    cancels_received,
+    cancelled_unseen,
+    deadlines_sent,
+    expired_unseen,
     strays,
     sockets_refused,
     stale_sockets,
     bytes_discarded,
+    reconnect_attempts,
+    stop_aborted,
+    restarts_seen,
     timed_out,
     cancelled,
     rnr,
