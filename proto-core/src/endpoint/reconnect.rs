@@ -206,6 +206,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             (retry.attempts, retry.told, retry.at) = (0, false, now);
             self.set_retry(c, &retry);
         }
+        if from != State::Online {
+            self.forget_answer(c);
+        }
         self.drop_portals(c);
         if n != NONE {
             self.nexus(n).late_allowed = true;
@@ -220,6 +223,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.connection(c).held -= 1;
         self.settle(c);
+    }
+
+    /// What the server said to an attempt that failed afterwards is not told.
+    fn forget_answer(&mut self, c: u32) {
+        let row = self.connection(c);
+        row.events.remove(ConnectionEvents::PORTALS);
+        let untold = core::mem::replace(&mut row.setup_task, NONE);
+        self.drop_portals(c);
+        if untold != NONE {
+            self.drop_incoming(untold);
+        }
     }
 
     fn part_tasks(&mut self, c: u32, reason: Reason) {

@@ -200,12 +200,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.g.counters.cancelled_unseen += 1;
                 self.answer_unseen(c, t, status::MSG_CANCELED);
             }
-            State::Delivered if row.kind == Kind::MsgReq => {
-                if !row.flags.contains(TaskFlags::GIVEN_UP) {
-                    row.flags.insert(TaskFlags::GIVEN_UP);
-                    self.trace.mark("cancelled in the user's hands");
-                    self.task_event(t, TaskEvents::GIVEN_UP);
-                }
+            State::Delivered
+                if row.kind == Kind::MsgReq && !row.flags.contains(TaskFlags::GIVEN_UP) =>
+            {
+                row.flags.insert(TaskFlags::GIVEN_UP);
+                self.trace.mark("cancelled in the user's hands");
+                self.task_event(t, TaskEvents::GIVEN_UP);
             }
             _ => {}
         }

@@ -106,7 +106,7 @@ impl Retry {
         let [a, b] = put(self.peer, kind(self.peer));
         let [c, d] = self
             .local
-            .map_or(put(NOWHERE, 0), |local| put(local, kind(local)));
+            .map_or_else(|| put(NOWHERE, 0), |local| put(local, kind(local)));
         task.into.inline = [a, b, c, d];
         debug_assert_eq!(Self::load(task), *self);
     }
