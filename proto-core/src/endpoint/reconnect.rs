@@ -12,7 +12,7 @@ use core::time::Duration;
 use super::Endpoint;
 use crate::config::{ConnectOptions, Reconnect};
 use crate::entries::{Awaited, ConnectionEvents, Direct, Frames, Nexus, Retry, TaskFlags};
-use crate::error::{CommandError, Reason, Resource};
+use crate::error::{CommandError, Reason, Refusal, Resource};
 use crate::ids::{NONE, TransportId};
 use crate::mutant::mutated;
 use crate::state::connection::{Input, State};
@@ -67,6 +67,14 @@ const fn passes(code: u32) -> bool {
     )
 }
 
+/// Whether the peer would have to be another one.
+const fn is_final(why: Refusal) -> bool {
+    matches!(
+        why,
+        Refusal::Version { .. } | Refusal::BufferSize { .. } | Refusal::Depth { .. }
+    )
+}
+
 /// Whether it is worth trying again after this.
 const fn transient(reason: Reason) -> bool {
     match reason {
@@ -84,6 +92,7 @@ const fn transient(reason: Reason) -> bool {
         | Reason::PeerRestarted { .. }
         | Reason::NoResources { .. } => true,
         Reason::Rejected(code) | Reason::SetupRefused(code) => passes(code),
+        Reason::TurnedAway(why) => !is_final(why),
         _ => false,
     }
 }
@@ -93,6 +102,7 @@ impl Nexus {
     pub(crate) const fn shows_incompatible(reason: Option<Reason>) -> bool {
         match reason {
             Some(Reason::SetupRefused(code)) => !passes(code),
+            Some(Reason::TurnedAway(why)) => is_final(why),
             Some(Reason::Violation(_)) => true,
             _ => false,
         }

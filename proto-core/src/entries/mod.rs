@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::config::ConnectionPolicy;
 use crate::endpoint::{ConnectionCounters, NexusCounters};
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
@@ -41,6 +41,8 @@ pub struct Listener {
     pub(crate) address: SocketAddr,
     pub(crate) backlog: u32,
     pub(crate) user: u64,
+    /// Nobody is taken there for now, and why.
+    pub(crate) turns_away: Option<Refusal>,
 }
 
 impl Listener {
@@ -57,6 +59,7 @@ impl Listener {
         address: NOWHERE,
         backlog: 0,
         user: 0,
+        turns_away: None,
     };
 }
 
@@ -156,6 +159,8 @@ pub struct Nexus {
     pub(crate) shareable: bool,
     /// Server: no room; the peer is told so and let go.
     pub(crate) refuse_status: u32,
+    /// Why, for a peer of this kind.
+    pub(crate) refusal: Option<Refusal>,
     pub(crate) listener: u32,
     pub(crate) peer: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
@@ -275,6 +280,7 @@ impl Nexus {
         server: false,
         shareable: false,
         refuse_status: 0,
+        refusal: None,
         listener: NONE,
         peer: NOWHERE,
         local: None,
