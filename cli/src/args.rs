@@ -229,6 +229,10 @@ pub(crate) struct PingArgs {
     /// Take any answer as right: for servers that do not echo
     #[arg(long)]
     pub(crate) any_reply: bool,
+    /// When the connection is lost, try so often to make it anew; what the server may have got then
+    /// counts as failed
+    #[arg(long, value_name = "N")]
+    pub(crate) reconnect: Option<u32>,
     #[command(flatten)]
     pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use xio_proto::{ConnectOptions, Reason};
+use xio_proto::{ConnectOptions, Reason, Reconnect};
 
 use crate::args::{PingArgs, Stream};
 use crate::output::{Count, Nanos, Output};
@@ -130,6 +130,10 @@ fn connect<D: Transport, F: Fn(u64) -> Shape>(
     let url = &args.url;
     let mut options = ConnectOptions::new(0);
     options.dual_stream = args.stream == Stream::Dual;
+    options.reconnect = args.reconnect.map(|attempts_max| Reconnect {
+        attempts_max,
+        ..Reconnect::DEFAULT
+    });
     let bound = now() + args.timeout;
     let mut last = None;
     for address in url.resolve()? {

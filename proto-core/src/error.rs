@@ -128,6 +128,8 @@ pub enum Reason {
     ConnectError(i32),
     /// The peer answered the transport setup with this status (PROTOCOL.md 2.1, 17).
     SetupRefused(u32),
+    /// The peer, which is of this kind, turned this side away (PROTOCOL.md 2.2).
+    TurnedAway(Refusal),
     /// A step took longer than its deadline.
     TimedOut(Step),
     /// The peer broke the protocol (PROTOCOL.md 13).
@@ -156,6 +158,86 @@ pub enum Reason {
         /// The latest that is known.
         later: u64,
     },
+}
+
+/// Why a peer of this kind turned this side away, with its values (PROTOCOL.md 2.2).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It speaks another version.
+    Version {
+        /// What was asked for.
+        asked: u32,
+        /// What it speaks.
+        spoken: u32,
+    },
+    /// The largest frame is too small for it, in bytes.
+    BufferSize {
+        /// What was asked for.
+        asked: u32,
+        /// The least that it takes.
+        least: u32,
+    },
+    /// A queue is not deep enough for it, in frames.
+    Depth {
+        /// What was asked for.
+        asked: u32,
+        /// The least that it takes.
+        least: u32,
+    },
+    /// It has no room.
+    NoResources {
+        /// How much was needed.
+        need: u32,
+        /// How much was left.
+        have: u32,
+    },
+    /// It is not ready yet: worth trying again.
+    TooEarly,
+    /// It takes nobody, or nobody any more.
+    NotAccepting,
+}
+
+impl Refusal {
+    /// What goes over the wire: the kind, and two values.
+    pub(crate) const fn words(self) -> [u32; 3] {
+        match self {
+            Self::Version { asked, spoken } => [1, asked, spoken],
+            Self::BufferSize { asked, least } => [2, asked, least],
+            Self::Depth { asked, least } => [3, asked, least],
+            Self::NoResources { need, have } => [4, need, have],
+            Self::TooEarly => [5, 0, 0],
+            Self::NotAccepting => [6, 0, 0],
+        }
+    }
+
+    /// Inverse of [`words`](Self::words); `None` for a kind that is not known.
+    pub(crate) const fn from_words([kind, a, b]: [u32; 3]) -> Option<Self> {
+        Some(match kind {
+            1 => Self::Version {
+                asked: a,
+                spoken: b,
+            },
+            2 => Self::BufferSize { asked: a, least: b },
+            3 => Self::Depth { asked: a, least: b },
+            4 => Self::NoResources { need: a, have: b },
+            5 => Self::TooEarly,
+            6 => Self::NotAccepting,
+            _ => return None,
+        })
+    }
+
+    /// The status that says it to others.
+    pub(crate) const fn status(self) -> u32 {
+        match self {
+            Self::Version { .. } => status::INVALID_VERSION,
+            Self::BufferSize { .. } => status::MSG_SIZE,
+            Self::Depth { .. } => status::PEER_QUEUE_SIZE_MISMATCH,
+            Self::NoResources { .. } => status::NO_BUFS,
+            Self::TooEarly => status::IN_PROGRESS,
+            Self::NotAccepting => status::SESSION_REFUSED,
+        }
+    }
 }
 
 /// Steps with deadlines (PROTOCOL.md 12).
@@ -271,6 +353,7 @@ impl fmt::Display for Reason {
             Self::SetupRefused(s) => {
                 write!(f, "peer refused the transport setup: {}", Named(s))
             }
+            Self::TurnedAway(refusal) => write!(f, "turned away by the peer: {refusal}"),
             Self::TimedOut(step) => write!(f, "{step:?} took longer than its deadline"),
             Self::Violation(v) => write!(f, "peer broke the protocol: {v}"),
             Self::WorkFailed(s) => write!(f, "work request failed: {s:?}"),
@@ -287,6 +370,25 @@ impl fmt::Display for Reason {
             Self::PeerRestarted { later } => {
                 write!(f, "the peer was started again (life {later})")
             }
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Version { asked, spoken } => {
+                write!(f, "it speaks version {spoken:#x}, not {asked:#x}")
+            }
+            Self::BufferSize { asked, least } => {
+                write!(f, "frames of {asked} bytes, it takes {least} or more")
+            }
+            Self::Depth { asked, least } => {
+                write!(f, "a queue of {asked} frames, it takes {least} or more")
+            }
+            Self::NoResources { need, have } => write!(f, "no room, {need} needed, {have} left"),
+            Self::TooEarly => f.write_str("too early"),
+            Self::NotAccepting => f.write_str("it takes nobody"),
         }
     }
 }

@@ -62,14 +62,12 @@ pub enum Mutant {
     CancelledShown,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
-    /// A request is shown to its user after its requester's deadline.
-    ExpiredDelivered,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every fault.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 29] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -99,7 +97,6 @@ impl Mutant {
         Self::CancelledOther,
         Self::CancelledShown,
         Self::WaitStretched,
-        Self::ExpiredDelivered,
     ];
 }
 

@@ -2,10 +2,9 @@
 
 use core::net::SocketAddr;
 
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::ids::{ListenerId, NexusId, RegionId, SocketId, WrId};
 use crate::memory::{SegmentSpan, SlotId, Span};
-use crate::wire::status;
 
 /// A work request. Posted at once, in the order polled, on the queue it names; a driver whose
 /// post fails says so with `handle_post_failed`.
@@ -94,27 +93,30 @@ impl PrivateData {
         len: 0,
     };
 
-    /// How the private data of a rejection begins that has a status behind it.
+    /// How the private data of a rejection begins that says why: a status is behind it, and the words
+    /// of a [`Refusal`].
     const REFUSAL: [u8; 4] = *b"XIOR";
 
     /// What goes out with the rejection of a connect request that
     /// [`handle_connect_request`](crate::Endpoint::handle_connect_request) did not take, so that
     /// the peer learns why (PROTOCOL.md 2.5).
     pub const fn refusal(reason: Reason) -> Self {
-        let status = match reason {
+        let refusal = match reason {
             Reason::Refused => return Self::EMPTY,
-            Reason::NoResources { .. } => status::NO_BUFS,
-            _ => status::SESSION_REFUSED,
+            Reason::TurnedAway(refusal) => refusal,
+            Reason::NoResources { need, have, .. } => Refusal::NoResources { need, have },
+            _ => Refusal::NotAccepting,
         };
+        let [kind, a, b] = refusal.words();
+        let mark = u32::from_be_bytes(Self::REFUSAL);
+        let words = [mark, refusal.status(), kind, a, b];
         let mut bytes = [0; Self::MAX];
-        let (mark, code) = (Self::REFUSAL, status.to_be_bytes());
         let mut at = 0;
-        while at < 4 {
-            bytes[at] = mark[at];
-            bytes[4 + at] = code[at];
+        while at < 20 {
+            bytes[at] = words[at / 4].to_be_bytes()[at % 4];
             at += 1;
         }
-        Self { bytes, len: 8 }
+        Self { bytes, len: 20 }
     }
 
     /// These bytes, at most [`MAX`](Self::MAX) of them.
@@ -125,11 +127,17 @@ impl PrivateData {
         Self { bytes, len }
     }
 
-    /// The status in the private data of a rejection, if it has one. Communication managers append
+    /// What the private data of a rejection say, if they say something. Communication managers append
     /// zeros.
-    pub(crate) fn refusal_status(private: &[u8]) -> Option<u32> {
-        let (status, _) = private.strip_prefix(&Self::REFUSAL)?.split_first_chunk()?;
-        Some(u32::from_be_bytes(*status))
+    pub(crate) fn refusal_of(private: &[u8]) -> Option<Reason> {
+        let words = private.strip_prefix(&Self::REFUSAL)?;
+        let word = |at: usize| {
+            let bytes = words.get(4 * at..)?.first_chunk()?;
+            Some(u32::from_be_bytes(*bytes))
+        };
+        let said = || Refusal::from_words([word(1)?, word(2)?, word(3)?]);
+        let status = Reason::SetupRefused(word(0)?);
+        Some(said().map_or(status, Reason::TurnedAway))
     }
 
     /// The bytes to send.

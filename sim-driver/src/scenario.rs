@@ -240,6 +240,17 @@ impl Play {
         }
     }
 
+    /// A second life begins with what the first one did: its peers may not know of its end yet.
+    fn call_back(&mut self, world: &mut World<Actor>, place: usize) {
+        let now = world.env.now();
+        let errands = self
+            .manner
+            .errands(&mut self.rng, &self.roads, place, now, 8);
+        world.act(self.places[place].number, |user, _, desk| {
+            user.take_errands(desk, errands);
+        });
+    }
+
     fn is_enough(&self, world: &World<Actor>) -> bool {
         let messages = world.ledger.taken() >= self.options.messages.into();
         messages && world.events() >= self.options.events
@@ -277,6 +288,7 @@ impl Play {
                 if let Some(place) = place {
                     self.settle(world, place);
                     self.listen(world, place);
+                    self.call_back(world, place);
                 }
             }
             if !went || world.env.now() >= until {

@@ -10,8 +10,8 @@ use xio_proto::storage::{
 use xio_proto::wire::Framing;
 use xio_proto::{
     CmEvent, CmKind, Completion, Config, ConnectParams, ConnectRequest, Control, Endpoint, Event,
-    Instant, ListenerId, NexusId, Segment, SegmentSpan, SlotId, Slots, Span, TransportId,
-    TransportLimits, Work, WorkStatus, WrId,
+    Instant, ListenerId, NexusId, PrivateData, Segment, SegmentSpan, SlotId, Slots, Span,
+    TransportId, TransportLimits, Work, WorkStatus, WrId,
 };
 
 use crate::stream_pair::Rng;
@@ -565,7 +565,14 @@ impl Pair {
                 // The driver makes the queue pair when it is told to; the peers are known now.
                 self.sides[i].queue_pair(nexus).peer = Some((j, peer.index()));
             }
-            Err(_) => self.cm(i, nexus, CmKind::Rejected),
+            Err(reason) => {
+                let private = PrivateData::refusal(reason);
+                let event = CmEvent {
+                    private: private.as_slice(),
+                    ..CmEvent::plain(CmKind::Rejected)
+                };
+                self.sides[i].endpoint.handle_cm(self.now, nexus, event);
+            }
         }
     }
 

@@ -464,6 +464,42 @@ fn answers_follow_the_header() {
 }
 
 #[test]
+fn a_ping_outlives_a_server_that_is_killed() {
+    let mut server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let url = server.url.clone();
+    let client = Command::new(env!("CARGO_BIN_EXE_xio"))
+        .args([
+            "ping",
+            &url,
+            "--json",
+            "--count",
+            "100",
+            "--interval",
+            "10ms",
+        ])
+        .args(["--reconnect", "1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    server.wait_for("is established");
+    server.signal("KILL");
+    let ended = server.child.wait().expect("it ends");
+    assert!(!ended.success());
+    let mut server = Serve::start(&[&url]);
+    server.wait_for("is established");
+    let output = client.wait_with_output().expect("it ends");
+    let object = json(&output);
+    let ok = object["ok"].as_u64().expect("a count");
+    // The one that was out is not repeated.
+    assert!(ok == 100 || ok == 99, "{object}");
+    assert_eq!(output.status.success(), ok == 100, "{object}");
+    // The rest was answered by the first.
+    let answered = server.stop()["requests"].as_u64();
+    assert!(answered > Some(0) && answered <= Some(ok), "{object}");
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("tcp://{}", taken.local_addr().expect("bound"));

@@ -8,7 +8,7 @@ use super::Endpoint;
 use super::snapshot::count;
 use crate::config::ConnectOptions;
 use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
-use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
+use crate::error::{CommandError, Reason, Refusal, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
 use crate::inputs::recorded;
@@ -19,7 +19,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::{Dialect, Framing, status};
+use crate::wire::{Dialect, Framing};
 
 /// A peer that asks to connect.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -55,8 +55,7 @@ fn classify(event: &CmEvent<'_>) -> (Input, Option<Reason>) {
         }
         (CmKind::Unreachable, _) => (Input::Unreachable, Some(Reason::Unreachable(status))),
         (CmKind::Rejected, _) => {
-            let status = PrivateData::refusal_status(event.private);
-            let reason = status.map_or(Reason::Refused, Reason::SetupRefused);
+            let reason = PrivateData::refusal_of(event.private).unwrap_or(Reason::Refused);
             (Input::Rejected, Some(reason))
         }
         (CmKind::Disconnected, _) => (Input::Disconnected, Some(Reason::Disconnected)),
@@ -140,7 +139,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Reason::Refused);
         }
         let stream = request.framing != Framing::Rdma;
+        let listeners = self.s.tables().listeners;
+        let turned_away = listeners[request.listener.index()].turns_away;
         if !stream {
+            if let Some(refusal) = turned_away {
+                return Err(Reason::TurnedAway(refusal));
+            }
             self.receives_fit(transport.0)?;
         }
         let spare = stream && self.s.tables().nexuses.len() >= 4 && self.g.nexuses.free() == 1;
@@ -156,7 +160,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         nexus.server = true;
         nexus.listener = request.listener.at();
         nexus.local = request.local;
-        nexus.refuse_status = if spare { status::NO_BUFS } else { 0 };
+        let no_room = spare.then_some(Refusal::NoResources { need: 1, have: 0 });
+        nexus.refusal = turned_away.or(no_room);
+        nexus.refuse_status = nexus.refusal.map_or(0, Refusal::status);
         self.nexus_input(n, Input::Request, None);
         Ok(n)
     }

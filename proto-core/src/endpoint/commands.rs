@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use super::Endpoint;
 use crate::config::{ConnectOptions, ListenOptions};
 use crate::entries::{Connection, Frames, Listener, Session};
-use crate::error::{CommandError, Length, Reason, Resource};
+use crate::error::{CommandError, Length, Reason, Refusal, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
 use crate::memory::{SlotId, Slots};
@@ -88,6 +88,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.g.listeners_due = true;
         }
         true
+    }
+
+    /// Turns away who comes to a listener from now on, and says why; `None` takes them again. A peer
+    /// of this kind hears it as [`Reason::TurnedAway`], others get a status. What was accepted, and
+    /// what is being set up, goes on.
+    ///
+    /// # Errors
+    /// `Unknown`.
+    pub fn turn_away(
+        &mut self,
+        listener: ListenerId,
+        refusal: Option<Refusal>,
+    ) -> Result<(), CommandError> {
+        recorded!(self, TurnAway { listener, refusal } => self.turn_away(listener, refusal));
+        let row = self.s.tables().listeners.get_mut(listener.index());
+        let row = row.filter(|l| l.live && l.generation == listener.generation());
+        row.ok_or(CommandError::Unknown)?.turns_away = refusal;
+        Ok(())
     }
 
     pub(crate) fn poll_listeners(&mut self, transport: TransportId) -> Option<Control> {

@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use crate::entries::{Nexus, Stage};
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::mutant::mutated;
 use crate::output::PrivateData;
@@ -11,8 +11,8 @@ use crate::state::nexus::{Input, State};
 use crate::storage::Storage;
 use crate::trace::Trace;
 use crate::wire::{
-    EXTENSION_VERSION, Extensions, Framing, Introduction, Kind, Role, confirm_word, is_offer, mix,
-    offer_check, offer_word,
+    EXTENSION_VERSION, Extensions, Framing, Introduction, Kind, NexusSetupResponse, Role,
+    confirm_word, is_offer, mix, offer_check, offer_word,
 };
 
 /// Where an introduction lies in an opening frame on sockets: what the session header has behind
@@ -195,6 +195,31 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.agreement.stage = Stage::IntroductionDue;
         } else {
             self.no_agreement(n);
+        }
+    }
+
+    /// What a refused peer of this kind is told in the setup's answer, beside the status.
+    pub(crate) fn refusal_told(&mut self, n: u32) -> Option<[u32; 3]> {
+        let row = self.nexus(n);
+        let offered = matches!(row.agreement.stage, Stage::Awaiting | Stage::On);
+        let refusal = row.refusal.filter(|_| row.server && offered)?;
+        let told = self.g.config.extensions.contains(Extensions::REASON);
+        told.then(|| refusal.words())
+    }
+
+    /// What a refused setup says, on sockets with its reason if the peer is of this kind.
+    pub(crate) fn refusal_heard(&mut self, n: u32, setup: &NexusSetupResponse<'_>) -> Reason {
+        let status = Reason::SetupRefused(setup.status);
+        let row = self.nexus(n);
+        if row.framing == Framing::Rdma || row.agreement.stage != Stage::Offered {
+            return status;
+        }
+        let params = &setup.params;
+        let check = offer_check(offer_word(row.agreement.nonce), setup.cid);
+        let words = [params.max_in_sges, params.max_out_sges, params.max_header];
+        match Refusal::from_words(words) {
+            Some(refusal) if params.pad == confirm_word(check) => Reason::TurnedAway(refusal),
+            _ => status,
         }
     }
 

@@ -108,6 +108,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn setup_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let mut params = self.setup_params(n);
         params.pad = self.setup_pad(n);
+        if let Some(words) = self.refusal_told(n) {
+            [params.max_in_sges, params.max_out_sges, params.max_header] = words;
+        }
         let row = self.nexus(n);
         row.setup_due = false;
         row.setup_work = true;

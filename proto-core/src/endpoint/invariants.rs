@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use super::hot::FRAME;
-use crate::entries::{Ending, SlotUse, TaskFlags};
+use crate::entries::{Ending, Nexus, SlotUse, TaskFlags};
 use crate::ids::NONE;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
@@ -11,7 +11,27 @@ use crate::state::session::State as SessionState;
 use crate::state::task::State as TaskState;
 use crate::storage::{Storage, View};
 use crate::trace::Trace;
-use crate::wire::{Framing, Kind};
+use crate::wire::{Extensions, Framing, Kind};
+
+/// Of transport connections that are up none belongs to an earlier life of a peer than another.
+fn check_lives(view: &View<'_>) {
+    let is_up = |row: &&Nexus| {
+        let up = matches!(row.state, NexusState::Online | NexusState::Idle);
+        up && row.can(Extensions::INCARNATION) && row.agreement.identity != 0
+    };
+    for row in view.nexuses.iter().filter(is_up) {
+        let key = |row: &Nexus| (row.agreement.identity, row.transport, row.peer.ip());
+        let mut other = row.agreement.next;
+        while other != NONE {
+            let known = &view.nexuses[other as usize];
+            if is_up(&known) && key(row) == key(known) {
+                let lives = (row.agreement.incarnation, known.agreement.incarnation);
+                assert_eq!(lives.0, lives.1, "lives of a peer");
+            }
+            other = known.agreement.next;
+        }
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Checks conservation (slots, receives, credits, work requests, tasks), every count against
@@ -47,6 +67,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let queued: u32 = view.connections.iter().map(|c| c.queued_messages).sum();
         let life = &self.g.life;
         assert_eq!(queued, life.prep + life.pending, "messages without outcome");
+        check_lives(&view);
         self.check_sockets(&view);
         self.check_completions(&view);
         self.check_chunks(&view);

@@ -355,7 +355,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(Keep::No);
         }
         if setup.status != 0 {
-            let reason = Reason::SetupRefused(setup.status);
+            let reason = self.refusal_heard(n, &setup);
             self.nexus_input(n, Input::SetupRefused, Some(reason));
             return Ok(Keep::No);
         }

@@ -200,12 +200,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.g.counters.cancelled_unseen += 1;
                 self.answer_unseen(c, t, status::MSG_CANCELED);
             }
-            State::Delivered if row.kind == Kind::MsgReq => {
-                if !row.flags.contains(TaskFlags::GIVEN_UP) {
-                    row.flags.insert(TaskFlags::GIVEN_UP);
-                    self.trace.mark("cancelled in the user's hands");
-                    self.task_event(t, TaskEvents::GIVEN_UP);
-                }
+            State::Delivered
+                if row.kind == Kind::MsgReq && !row.flags.contains(TaskFlags::GIVEN_UP) =>
+            {
+                row.flags.insert(TaskFlags::GIVEN_UP);
+                self.trace.mark("cancelled in the user's hands");
+                self.task_event(t, TaskEvents::GIVEN_UP);
             }
             _ => {}
         }
@@ -289,9 +289,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether a message is not to be shown any more, which its timer is about to see to.
     pub(crate) fn is_overdue(&mut self, t: u32) -> bool {
         let now = self.g.now.as_nanos();
-        let late = mutated!(self.g, ExpiredDelivered);
         let row = self.task(t);
-        row.flags.contains(TaskFlags::TIMED) && row.timer != NONE && row.expires <= now && !late
+        row.flags.contains(TaskFlags::TIMED) && row.timer != NONE && row.expires <= now
     }
 
     /// The sender of a received message waits no longer: what the user has not heard of is
@@ -299,7 +298,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn sender_is_gone(&mut self, t: u32) {
         let row = self.task(t);
         let c = row.connection;
-        if row.state != State::Delivered || c == NONE || mutated!(self.g, ExpiredDelivered) {
+        if row.state != State::Delivered || c == NONE {
             return;
         }
         if self.connection(c).answers() && self.is_unseen(t) {
@@ -327,7 +326,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether a request's own deadline is told to its responder: microseconds that are left, 0
     /// for none.
     pub(crate) fn wait_told(&mut self, n: u32, t: u32) -> u64 {
-        if self.task(t).timer == NONE || !self.nexus(n).can(Extensions::DEADLINE) {
+        let row = self.task(t);
+        let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_NOW;
+        // What waits for no answer has its outcome when it is sent: it is not to be lost then.
+        let waits = row.kind == Kind::MsgReq || row.flags.intersects(receipt);
+        if row.timer == NONE || !waits || !self.nexus(n).can(Extensions::DEADLINE) {
             return 0;
         }
         let at = self.armed_at(Timer::Task(t)).map_or(0, Instant::as_nanos);

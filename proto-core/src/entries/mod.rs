@@ -2,21 +2,21 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use arrayvec::ArrayVec;
-
 use crate::config::ConnectionPolicy;
 use crate::endpoint::{ConnectionCounters, NexusCounters};
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
 use crate::time::Instant;
 use crate::wire::{Extensions, Framing};
 
+mod portal;
 mod retry;
 mod task;
 mod work;
 
+pub(crate) use portal::Portal;
 pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
@@ -41,6 +41,8 @@ pub struct Listener {
     pub(crate) address: SocketAddr,
     pub(crate) backlog: u32,
     pub(crate) user: u64,
+    /// Nobody is taken there for now, and why.
+    pub(crate) turns_away: Option<Refusal>,
 }
 
 impl Listener {
@@ -57,6 +59,7 @@ impl Listener {
         address: NOWHERE,
         backlog: 0,
         user: 0,
+        turns_away: None,
     };
 }
 
@@ -156,6 +159,8 @@ pub struct Nexus {
     pub(crate) shareable: bool,
     /// Server: no room; the peer is told so and let go.
     pub(crate) refuse_status: u32,
+    /// Why, for a peer of this kind.
+    pub(crate) refusal: Option<Refusal>,
     pub(crate) listener: u32,
     pub(crate) peer: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
@@ -275,6 +280,7 @@ impl Nexus {
         server: false,
         shareable: false,
         refuse_status: 0,
+        refusal: None,
         listener: NONE,
         peer: NOWHERE,
         local: None,
@@ -379,21 +385,6 @@ pub struct Session {
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
-    /// Client: where to go on if the present portal fails.
-    pub(crate) alternates: ArrayVec<Portal, PORTALS_TRIED>,
-}
-
-/// Portals whose addresses are remembered at once.
-pub(crate) const PORTALS_TRIED: usize = 4;
-
-/// Where a session may go on.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Portal {
-    pub(crate) peer: SocketAddr,
-    pub(crate) transport: u8,
-    /// Its place in the list, and the bytes of its text.
-    pub(crate) index: u16,
-    pub(crate) len: u16,
 }
 
 impl Session {
@@ -425,7 +416,6 @@ impl Session {
         event_next: NONE,
         in_events: false,
         timer: NONE,
-        alternates: ArrayVec::new_const(),
     };
 }
 

@@ -59,6 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 ref options,
             } => self.listen(transport, address, options).into(),
             Input::Unlisten { listener } => self.unlisten(listener).into(),
+            Input::TurnAway { listener, refusal } => self.turn_away(listener, refusal).into(),
             Input::Connect {
                 now,
                 transport,

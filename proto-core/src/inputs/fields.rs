@@ -13,7 +13,7 @@ use crate::config::{
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
 };
-use crate::error::{Reason, Resource, Step, WorkStatus};
+use crate::error::{Reason, Refusal, Resource, Step, WorkStatus};
 use crate::ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,
 };
@@ -320,6 +320,14 @@ enums! {
         11 Completions,
         12 Queue,
     }
+    Refusal {
+        1 Version { asked, spoken },
+        2 BufferSize { asked, least },
+        3 Depth { asked, least },
+        4 NoResources { need, have },
+        5 TooEarly,
+        6 NotAccepting,
+    }
     Reason {
         0 Closed,
         1 PeerClosed,
@@ -345,5 +353,6 @@ enums! {
         21 Shutdown,
         22 SetupTooLong { len, max },
         23 PeerRestarted { later },
+        24 TurnedAway(refusal),
     }
 }

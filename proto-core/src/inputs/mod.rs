@@ -17,7 +17,7 @@ use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory,
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
 };
-use crate::error::Reason;
+use crate::error::{Reason, Refusal};
 use crate::ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,
 };
@@ -187,6 +187,8 @@ inputs! {
         peer: SocketAddr,
     }
     38 stop Stop { now: Instant, bound: Duration }
+
+    45 turn_away TurnAway { listener: ListenerId, refusal: Option<Refusal> }
 
     50 handle_cm Cm { now: Instant, nexus: NexusId, event: CmEvent<'a> }
     51 handle_connect_request ConnectRequest {

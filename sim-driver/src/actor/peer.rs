@@ -8,6 +8,8 @@ use crate::driver::{Core, Desk};
 
 /// Longest deadline that users here give, and a little for the way to where it is looked at.
 const WAIT_MAX: u64 = 21_000_000;
+/// How long a driver may be busy between looking at its clock and telling its user.
+const LATE_MAX: u64 = 100_000;
 
 impl Actor {
     /// The requester of a request gave it up: it is given back, or answered all the same.
@@ -31,18 +33,18 @@ impl Actor {
         let Ok(Some(deadline)) = core.deadline_of(task) else {
             return;
         };
-        let left = deadline.as_nanos().checked_sub(desk.now.as_nanos());
-        let at = desk.env.now();
-        match left {
-            Some(0) | None => {
-                let text = format!("{task:?} was shown after its deadline, {deadline:?}");
-                desk.ledger.breach(at, Check::Deadline, text);
-            }
-            Some(left) if left > WAIT_MAX => {
-                let text = format!("{task:?} may take {left} ns, longer than anybody waits");
-                desk.ledger.breach(at, Check::Deadline, text);
-            }
-            Some(_) => {}
+        let (due, now) = (deadline.as_nanos(), desk.now.as_nanos());
+        let (at, grace) = (desk.env.now(), desk.ledger.grace() + LATE_MAX);
+        if now > due + grace {
+            let text = format!("{task:?} was shown {} ns after its deadline", now - due);
+            desk.ledger.breach(at, Check::Deadline, text);
+        }
+        if due > now + WAIT_MAX + grace {
+            let text = format!(
+                "{task:?} may take {} ns, longer than anybody waits",
+                due - now
+            );
+            desk.ledger.breach(at, Check::Deadline, text);
         }
     }
 

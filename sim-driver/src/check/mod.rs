@@ -121,6 +121,10 @@ impl Ledger {
     pub fn allow_late(&mut self, nanos: u64) {
         self.grace = nanos;
     }
+    /// How late an outcome may be after its deadline, in nanoseconds.
+    pub fn grace(&self) -> u64 {
+        self.grace
+    }
     /// Failed checks so far.
     pub fn breaches(&self) -> &[Breach] {
         &self.breaches

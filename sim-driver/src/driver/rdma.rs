@@ -2,8 +2,8 @@
 
 use xio_proto::wire::Framing;
 use xio_proto::{
-    Access, CmEvent, CmKind, Completion, ConnectRequest, Control, ListenerId, NexusId, Reason,
-    RegionId, Segment, SegmentSpan, SlotId, Span, TransportId, Work, WrId,
+    Access, CmEvent, CmKind, Completion, ConnectRequest, Control, ListenerId, NexusId, PrivateData,
+    Reason, RegionId, Segment, SegmentSpan, SlotId, Span, TransportId, Work, WrId,
 };
 
 use super::late::Late;
@@ -165,18 +165,18 @@ impl SimDriver {
             }
             Control::Connect { nexus, params: p } => {
                 let id = rdma.get(nexus);
-                let call = |id| fabric.connect(env, id, params(p), &[]);
+                let call = |id| fabric.connect(env, id, params(p), p.private.as_slice());
                 (nexus, id.map_or(gone, call))
             }
             Control::Accept { nexus, params: p } => {
                 let id = rdma.get(nexus);
-                let call = |id| fabric.accept(env, id, params(p), &[]);
+                let call = |id| fabric.accept(env, id, params(p), p.private.as_slice());
                 (nexus, id.map_or(gone, call))
             }
-            Control::Reject { nexus, .. } => {
+            Control::Reject { nexus, private, .. } => {
                 if let Some(id) = rdma.get(nexus) {
                     // Destroying refuses too, so a failure is of no consequence.
-                    let _ = fabric.reject(env, id, &[]);
+                    let _ = fabric.reject(env, id, private.as_slice());
                 }
                 (nexus, Ok(()))
             }
@@ -457,7 +457,8 @@ impl SimDriver {
                     _ => (0, 0),
                 };
                 env.record(self.number, Object::World, Act::Refused, need, have);
-                let _ = fabric.reject(env, id, &[]);
+                let why = PrivateData::refusal(reason);
+                let _ = fabric.reject(env, id, why.as_slice());
                 fabric.destroy(env, id);
             }
         }

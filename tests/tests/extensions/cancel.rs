@@ -204,3 +204,73 @@ fn a_libxio_is_never_told() {
         }
     }
 }
+
+#[test]
+fn a_cancel_takes_the_message_that_it_names() {
+    for wire in WIRES {
+        over(wire, config, None, |world, talk| {
+            world.side(1).deaf = true;
+            // All with the same value of their user's.
+            let tasks: Vec<_> = (0..5).map(|_| world.say(talk, &Say::request(7))).collect();
+            world.settle(talk);
+            for at in [1, 3] {
+                world.side(0).endpoint.cancel(tasks[at]).expect("known");
+                world.settle(talk);
+            }
+            world.side(1).deaf = false;
+            world.settle(talk);
+            assert_eq!(talk.count(0, "cancelled 7"), 2, "{wire:?}");
+            assert_eq!(talk.count(0, "response 7"), 3, "{wire:?}");
+            assert_eq!(talk.count(1, "request 7"), 3, "{wire:?}");
+            let life = world.side(0).endpoint.life_cycle();
+            assert_eq!((life.prep, life.pending), (0, 0));
+            assert_eq!((life.completed, life.cancelled, life.failed), (3, 2, 0));
+            world.end(talk);
+        });
+    }
+}
+
+#[test]
+fn each_message_is_somewhere_in_its_life() {
+    for wire in WIRES {
+        over(wire, config, None, |world, talk| {
+            let idle = world.side(0).endpoint.life_cycle().idle;
+            talk.keep[1] = true;
+            let task = world.say(talk, &Say::request(1));
+            let life = world.side(0).endpoint.life_cycle();
+            assert_eq!((life.idle, life.prep, life.pending), (idle - 1, 1, 0));
+            world.settle(talk);
+            let life = world.side(0).endpoint.life_cycle();
+            assert_eq!((life.idle, life.prep, life.pending), (idle - 1, 0, 1));
+            world.side(0).endpoint.cancel(task).expect("known");
+            let life = world.side(0).endpoint.life_cycle();
+            assert_eq!((life.prep, life.pending, life.cancelled), (0, 0, 1));
+            // Queued, and cancelled there.
+            let task = world.say(talk, &Say::request(2));
+            world.side(0).endpoint.cancel(task).expect("known");
+            let deadline = Some(world.now().after(std::time::Duration::from_millis(1)));
+            world.say(
+                talk,
+                &Say {
+                    deadline,
+                    ..Say::request(3)
+                },
+            );
+            world.settle(talk);
+            while talk.count(0, "timed out 3") == 0 {
+                assert!(world.advance(talk));
+            }
+            world.let_go(talk, 1);
+            world.request(talk, 4);
+            let life = world.side(0).endpoint.life_cycle();
+            assert_eq!(
+                (life.idle, life.prep, life.pending),
+                (idle, 0, 0),
+                "{wire:?}"
+            );
+            let ends = (life.completed, life.cancelled, life.timed_out, life.failed);
+            assert_eq!(ends, (1, 2, 1, 0), "{wire:?}");
+            world.end(talk);
+        });
+    }
+}

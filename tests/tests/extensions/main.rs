@@ -5,6 +5,7 @@ mod agree;
 mod cancel;
 mod deadline;
 mod lives;
+mod refusal;
 
 use xio_proto::{Config, ConnectionInfo, Extensions, Instant, TaskId};
 use xio_tests::pair::{Meddler, Pair, Side};

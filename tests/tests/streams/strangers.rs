@@ -5,7 +5,8 @@ use xio_proto::wire::{
     What, status,
 };
 use xio_proto::{
-    Config, ConnectOptions, Event, ListenerId, Reason, Resource, SocketId, Step, StreamWant,
+    Config, ConnectOptions, Event, ListenerId, Reason, Refusal, Resource, SocketId, Step,
+    StreamWant,
 };
 use xio_tests::pair::SERVER;
 use xio_tests::stream_pair::{Cut, StreamPair};
@@ -314,14 +315,12 @@ fn a_full_table_is_told_to_the_peer() {
         talk.settle(&mut world);
     }
     // The last row answers that there is no room.
+    let no_room = Reason::TurnedAway(Refusal::NoResources { need: 1, have: 0 });
     assert_eq!(
         talk.heard[0],
         [
-            format!("connect failed {:?}", Reason::SetupRefused(status::NO_BUFS)),
-            format!(
-                "closed {:?}, 0 unanswered",
-                Reason::SetupRefused(status::NO_BUFS)
-            ),
+            format!("connect failed {no_room:?}"),
+            format!("closed {no_room:?}, 0 unanswered"),
             "session closed".to_owned(),
         ]
     );

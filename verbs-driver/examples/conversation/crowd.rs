@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use xio_proto::wire::status::NO_BUFS;
-use xio_proto::{ConnectOptions, ConnectionId, Event, Reason, SessionOpen};
+use xio_proto::{ConnectOptions, ConnectionId, Event, Reason, Refusal, SessionOpen};
 use xio_verbs::{Driver, Spin};
 
 use crate::check;
@@ -176,7 +176,11 @@ pub(crate) fn crowd(
         // connection, or after that.
         let is_told = matches!(
             member.reason,
-            Some(Reason::Closed | Reason::SetupRefused(NO_BUFS) | Reason::Rejected(NO_BUFS))
+            Some(
+                Reason::Closed
+                    | Reason::TurnedAway(Refusal::NoResources { .. })
+                    | Reason::Rejected(NO_BUFS)
+            )
         );
         check(is_told, || format!("{:?}", member.reason))?;
     }
