@@ -4,6 +4,7 @@
 //! of who names it: slots and buffers only, which stay mapped and out of everybody's reach until
 //! the completion.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::sys;
@@ -123,11 +124,15 @@ impl SendChain {
     pub(crate) unsafe fn post(&mut self, qp: *mut sys::ibv_qp) -> Result<(), Unposted> {
         let used = core::mem::take(&mut self.used);
         self.segments_used = 0;
-        // SAFETY: plain numbers and pointers, for which 0 is a value.
-        let mut chain: [sys::ibv_send_wr; CHAIN] = unsafe { core::mem::zeroed() };
-        let place = chain.as_mut_ptr();
+        if used == 0 {
+            return Ok(());
+        }
+        let mut chain = [const { MaybeUninit::<sys::ibv_send_wr>::uninit() }; CHAIN];
+        let place = chain.as_mut_ptr().cast::<sys::ibv_send_wr>();
         for (at, request) in self.requests[..used].iter().enumerate() {
-            // SAFETY: inside of the array; its elements point to each other only while it lives.
+            // SAFETY: inside of the array; plain numbers and pointers, for which 0 is a value.
+            unsafe { place.add(at).write_bytes(0, 1) };
+            // SAFETY: just written; elements point to each other only while the array lives.
             let wr = unsafe { &mut *place.add(at) };
             wr.wr_id = request.wr;
             wr.sg_list = self.segments[request.first..].as_mut_ptr();
@@ -238,12 +243,16 @@ impl ReceiveChain {
         &mut self,
         post: impl FnOnce(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> i32,
     ) -> Result<(), Unposted> {
-        // SAFETY: plain numbers and pointers, for which 0 is a value.
-        let mut chain: [sys::ibv_recv_wr; RECEIVES] = unsafe { core::mem::zeroed() };
-        let place = chain.as_mut_ptr();
+        let mut chain = [const { MaybeUninit::<sys::ibv_recv_wr>::uninit() }; RECEIVES];
+        let place = chain.as_mut_ptr().cast::<sys::ibv_recv_wr>();
         let count = self.receives.len();
+        if count == 0 {
+            return Ok(());
+        }
         for (at, (wr_id, segment)) in self.receives.iter_mut().enumerate() {
-            // SAFETY: inside of the array; its elements point to each other only while it lives.
+            // SAFETY: inside of the array; plain numbers and pointers, for which 0 is a value.
+            unsafe { place.add(at).write_bytes(0, 1) };
+            // SAFETY: just written; elements point to each other only while the array lives.
             let wr = unsafe { &mut *place.add(at) };
             wr.wr_id = *wr_id;
             wr.sg_list = &raw mut *segment;

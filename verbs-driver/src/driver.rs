@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
 
 use xio_proto::driver::{BufferError, BufferId, Capabilities, Key, Parts};
 use xio_proto::storage::Counts;
@@ -15,6 +15,7 @@ use xio_proto::{
 };
 
 use crate::buffers::Buffers;
+use crate::clock::Clock;
 use crate::cm::{Channel, Queues};
 use crate::counters;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
@@ -146,7 +147,7 @@ impl<T: Trace> VerbsDriver<T> {
                 now: Instant::ZERO,
             },
             waker,
-            clock: clock(),
+            clock: Clock::new(),
             spin: options.spin,
             cm_interval: options.cm_interval,
             cm_due: Instant::ZERO,
@@ -228,9 +229,8 @@ impl<T: Trace> VerbsDriver<T> {
     }
 
     fn reading(&self) -> Instant {
-        let nanos = self.clock.elapsed().as_nanos();
         // From 1 on, so that a deadline of 0 is in the past.
-        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX - 1) + 1)
+        Instant::from_nanos(self.clock.nanos() + 1)
     }
 
     fn tick(&mut self) {
@@ -248,7 +248,12 @@ impl<T: Trace> VerbsDriver<T> {
             if !self.io.has_chained() {
                 return;
             }
+            let failed = self.io.stats.post_failures;
             self.io.flush(&mut self.core);
+            if self.io.stats.post_failures == failed {
+                // The endpoint heard of nothing new.
+                return;
+            }
         }
     }
 
@@ -509,14 +514,6 @@ impl<T: Trace> Driver for VerbsDriver<T> {
             }
         }
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one clock of the driver, which the endpoint is told"
-)]
-fn clock() -> Clock {
-    Clock::now()
 }
 
 fn counted(limits: &DeviceLimits) -> Option<u64> {

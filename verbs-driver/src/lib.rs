@@ -62,6 +62,7 @@
 mod address;
 mod buffers;
 mod chain;
+mod clock;
 mod cm;
 mod counters;
 mod device;

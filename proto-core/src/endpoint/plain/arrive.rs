@@ -18,7 +18,7 @@ use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    Headers, Kind, Limits, OnRdma, OnStream, PlainRequest, PlainResponse, SessionFlags,
+    Extensions, Headers, Kind, Limits, OnRdma, OnStream, PlainRequest, PlainResponse, SessionFlags,
     TransportFlags, message_kind,
 };
 
@@ -235,6 +235,7 @@ impl<T: Trace> Hot<'_, T> {
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
         if frame.session_flags().intersects(receipts)
+            || (frame.has_wait() && nexus.can(Extensions::DEADLINE))
             || !nexus.takes::<D>(frame.sn(), frame.credits())
         {
             return false;
@@ -341,6 +342,7 @@ impl<T: Trace> Hot<'_, T> {
         }
         task.flags = flags;
         task.ending = Ending::Good;
+        self.g.life.completed += 1;
         task.answer = slot;
         task.header_at = PlainResponse::<D>::LEN;
         task.rx_header_len = frame.header_len();
