@@ -290,10 +290,14 @@ pub(crate) struct SimArgs {
     /// Run this one seed
     #[arg(long, value_name = "S", conflicts_with = "seeds")]
     pub(crate) seed: Option<u64>,
-    /// Run seeds 0 to N-1
+    /// Run so many seeds, from 0 or --first on
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) seeds: u32,
+    /// The first of several seeds
+    #[arg(long, value_name = "S", default_value_t = 0, conflicts_with = "seed",
+          value_parser = clap::value_parser!(u64).range(..1 << 62))]
+    pub(crate) first: u64,
     /// Go on in every seed until so many events have happened [default: the scenario decides]
     #[arg(long, value_name = "N")]
     pub(crate) steps: Option<u64>,
