@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::completions::{CompletionsArgs, ManArgs};
@@ -43,6 +44,7 @@ pub(crate) enum Command {
     /// Measure round trips to a server, and check that nothing is lost
     Ping(PingArgs),
     /// List RDMA devices with ports, addresses and limits, and what keeps one from being used
+    /// (where xio was built with RDMA)
     Devices(DevicesArgs),
     /// Run simulated worlds with all checkers on
     Sim(SimArgs),
@@ -77,12 +79,15 @@ pub(crate) struct DemoArgs {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) requests: u32,
     /// Bytes of data in each message [default: mostly 64 to 1024, now and then 64 KiB]
-    #[arg(long, value_name = "B",
-          value_parser = clap::value_parser!(u32).range(0..=i64::from(SIZE_MAX)))]
+    #[arg(long, value_name = "B", value_parser = demo_bytes)]
     pub(crate) size: Option<u32>,
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn demo_bytes(text: &str) -> Result<u32, String> {
+    at_most(text, SIZE_MAX as usize).map(|number| number as u32)
 }
 
 /// What a demo can run over.
@@ -102,7 +107,9 @@ pub(crate) enum Over {
     after_help = "Examples:\n  xio serve tcp://0.0.0.0:2061\n  xio serve tcp://[::1]:0 --json\n  \
                   xio serve tcp://127.0.0.1:2061 --redirect tcp://127.0.0.1:2062\n\nRequests are \
                   answered with what they brought. SIGINT and SIGTERM close all connections, each \
-                  with its FIN, and end the server within 5 seconds; a second one ends it at once.\n\
+                  with its FIN, and end the server within 5 seconds; a second one ends it at once. SIGUSR1 prints the state of \
+                  the endpoint: counters, and what there is of each connection (with --json an \
+                  object on a line of its own).\n\
                   Exit status: 0 when everybody was closed in time, else 1."
 )]
 pub(crate) struct ServeArgs {
@@ -121,7 +128,7 @@ pub(crate) struct ServeArgs {
     pub(crate) redirect: Option<Url>,
     /// Answer with so many bytes (0, 1, 2, ... 255, 0, ...) instead of an echo, as far as the
     /// requester has room for them
-    #[arg(long, value_name = "B")]
+    #[arg(long, value_name = "B", value_parser = bytes_u64)]
     pub(crate) reply_size: Option<u64>,
     /// Answer requests whose application header begins like this with so many bytes, as
     /// --reply-size does; may be repeated, the first that fits counts
@@ -139,18 +146,29 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "MIB", default_value_t = 512,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) memory: u32,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What `xio serve` and `xio ping` record.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecordArgs {
+    /// Write all that enters the endpoint to a file, for `xio replay`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
+    /// Write what came of it, too: the lines that `xio replay` shows
+    #[arg(long, value_name = "FILE", requires = "record")]
+    pub(crate) record_log: Option<PathBuf>,
 }
 
 fn reply_rule(text: &str) -> Result<(String, u64), String> {
     let (header, bytes) = text
         .rsplit_once('=')
         .ok_or_else(|| "looks like HEADER=BYTES".to_owned())?;
-    let bytes = bytes
-        .parse()
-        .map_err(|_| format!("{bytes:?} is not a number of bytes"))?;
+    let bytes = bytes_u64(bytes).map_err(|error| format!("{bytes:?}: {error}"))?;
     Ok((header.to_owned(), bytes))
 }
 
@@ -158,9 +176,12 @@ fn reply_rule(text: &str) -> Result<(String, u64), String> {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  xio ping tcp://127.0.0.1:2061\n  \
                   xio ping tcp://127.0.0.1:2061 --count 100000 --depth 64\n  \
-                  xio ping tcp://[::1]:2061 --size 1048576 --reply-size 0 --stream single\n  \
-                  xio ping tcp://127.0.0.1:2061 --one-way --receipt --interval 10ms\n\nExit status: 0 \
-                  when every message came back exactly once and right, else 1.")]
+                  xio ping tcp://[::1]:2061 --size 1MiB --reply-size 0 --stream single\n  \
+                  xio ping tcp://127.0.0.1:2061 --one-way --receipt --interval 10ms\n\nSIGINT and \
+                  SIGTERM end it early: what is under way has 5 seconds to come back, then the \
+                  connection is dropped; a second one ends it at once.\nExit status: 0 \
+                  when every message came back exactly once and right, else 1; the same of those \
+                  that were sent, after SIGINT or SIGTERM.")]
 pub(crate) struct PingArgs {
     /// The server: tcp://host:port/resource or rdma://host:port/resource
     #[arg(value_name = "URL")]
@@ -169,7 +190,7 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) count: u64,
-    /// Bytes of data in each message
+    /// Bytes of data in each message, like 64, 8KiB or 1MiB
     #[arg(long, value_name = "B", default_value_t = 64, value_parser = bytes)]
     pub(crate) size: usize,
     /// Bytes of application header in each message; the first 24 say which one it is
@@ -195,6 +216,9 @@ pub(crate) struct PingArgs {
     /// Time that each message may take, like 500ms
     #[arg(long, value_name = "T", value_parser = humantime::parse_duration)]
     pub(crate) deadline: Option<Duration>,
+    /// Time that connecting may take
+    #[arg(long, value_name = "T", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
     /// Sockets of the connection
     #[arg(long, value_enum, default_value_t = Stream::Dual)]
     pub(crate) stream: Stream,
@@ -205,6 +229,8 @@ pub(crate) struct PingArgs {
     /// Take any answer as right: for servers that do not echo
     #[arg(long)]
     pub(crate) any_reply: bool,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error
     #[arg(long)]
     pub(crate) json: bool,
@@ -226,14 +252,19 @@ fn bytes(text: &str) -> Result<usize, String> {
     at_most(text, DATA_MAX)
 }
 
+fn bytes_u64(text: &str) -> Result<u64, String> {
+    bytes(text).map(|number| number as u64)
+}
+
+/// A number of bytes, or of a unit of them: 8192, 8KiB, 1MB.
 fn at_most(text: &str, max: usize) -> Result<usize, String> {
-    let number: usize = text
+    let ByteSize(number) = text
         .parse()
-        .map_err(|_| "not a number of bytes".to_owned())?;
-    if number > max {
-        return Err(format!("{max} bytes are the most"));
-    }
-    Ok(number)
+        .map_err(|_| "neither a number of bytes nor one with a unit, like 64KiB".to_owned())?;
+    usize::try_from(number)
+        .ok()
+        .filter(|number| *number <= max)
+        .ok_or_else(|| format!("{max} bytes are the most"))
 }
 
 /// `xio sim`.
@@ -298,7 +329,7 @@ pub(crate) enum Faults {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  xio replay 17.rec | less\n  xio replay 17.rec --follow 2\n\nA recording is made \
-                  with `xio sim --seed 17 --record 17.rec`.\n\nA number and an input, then behind = what came of \
+                  with `xio sim --seed 17 --record 17.rec`, or with --record of serve and ping.\n\nA number and an input, then behind = what came of \
                   it; polls that found nothing are left out.\nExit status: 0 when the recording is \
                   whole and everything came out as recorded, else 1."
 )]

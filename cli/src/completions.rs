@@ -51,7 +51,11 @@ pub(crate) fn man(args: &ManArgs, out: &Output) -> Result<bool> {
         None => all,
         Some(name) => match all.find_subcommand(name) {
             Some(command) => command.clone().display_name(format!("xio-{name}")),
-            None => bail!("there is no command {name}; see xio --help"),
+            None => {
+                let names = all.get_subcommands().map(clap::Command::get_name);
+                let names = names.collect::<Vec<_>>().join(", ");
+                bail!("there is no command {name}; there are {names}")
+            }
         },
     };
     let mut bytes = Vec::new();

@@ -24,7 +24,7 @@ use crate::output::Output;
                   is wrong; what the capture holds in all goes to standard error.\n\n`dir` is c2s or s2c. \
                   Where a capture does not show who connected, the side with the smaller port is \
                   taken for the server.\n\nExit status: 0 \
-                  when frames were found, 1 when there are none or the input cannot be read."
+                  when frames were shown, 1 when there are none or the input cannot be read."
 )]
 pub(crate) struct DecodeArgs {
     /// The capture; - is standard input
@@ -70,10 +70,12 @@ pub(crate) fn run(args: &DecodeArgs, out: &Output) -> Result<bool> {
         },
     };
     let mut stdout = BufWriter::new(io::stdout().lock());
+    let mut shown = 0_u64;
     let print = |item: &Item| -> io::Result<()> {
         if args.follow.is_some_and(|stream| stream != item.stream) {
             return Ok(());
         }
+        shown += 1;
         if args.json {
             writeln!(stdout, "{}", xio_decode::json(item))?;
         } else {
@@ -87,8 +89,12 @@ pub(crate) fn run(args: &DecodeArgs, out: &Output) -> Result<bool> {
     stdout.flush()?;
     drop(stdout);
     out.text(format_args!("{summary}\n"))?;
-    if summary.frames == 0 {
-        out.text("no frame of the protocol was found\n")?;
+    match args.follow {
+        _ if summary.frames == 0 => out.text("no frame of the protocol was found\n")?,
+        Some(stream) if shown == 0 => {
+            out.text(format_args!("none of the frames is of stream {stream}\n"))?;
+        }
+        _ => {}
     }
-    Ok(summary.frames > 0)
+    Ok(shown > 0)
 }

@@ -31,6 +31,11 @@ impl Output {
         stream.flush()
     }
 
+    /// Whether `--json` was given.
+    pub(crate) fn is_for_programs(self) -> bool {
+        self.json
+    }
+
     /// The stream that is for people.
     pub(crate) fn stream(self) -> Box<dyn io::Write + Send> {
         if self.json {

@@ -1,6 +1,5 @@
 //! `xio ping`: round trips to a server, and what came of each.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -16,6 +15,7 @@ use crate::talk::clock::now;
 use crate::talk::stop::{LOOK_EVERY, Stop};
 use crate::talk::transport::{self, CLOSE_BOUND, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::Url;
+use crate::talk::watch::Files;
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -33,6 +33,9 @@ struct Summary<'a, P> {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
+    /// Why there was no connection at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     #[serde(flatten)]
     transport: P,
 }
@@ -42,7 +45,7 @@ struct Summary<'a, P> {
 /// # Errors
 /// When no session comes about, or the result cannot be printed.
 pub(crate) fn run(args: &PingArgs, out: &Output) -> Result<bool> {
-    transport::over(args.url.scheme, &Ping { args, out })
+    transport::over(args.url.scheme, &args.record, &Ping { args, out })
 }
 
 /// The command, over any transport.
@@ -52,12 +55,12 @@ struct Ping<'a> {
 }
 
 impl Command for Ping<'_> {
-    fn run<D: Transport>(&self) -> Result<bool> {
-        run_over::<D>(self.args, self.out)
+    fn run<D: Transport>(&self, record: Option<&Files>) -> Result<bool> {
+        run_over::<D>(self.args, self.out, record)
     }
 }
 
-fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
+fn run_over<D: Transport>(args: &PingArgs, out: &Output, record: Option<&Files>) -> Result<bool> {
     let shape = args.shape()?;
     let depth = args.depth as usize;
     let room = Room {
@@ -70,6 +73,7 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
         side: Side::Client,
         room,
         spin: args.spin,
+        record,
     })?;
     let stop = Stop::on_signals()?;
     let workload = Workload {
@@ -88,30 +92,43 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output) -> Result<bool> {
             .max(4096)
             .next_power_of_two() as u64;
     let mut client = Client::new(workload, each * u64::from(args.depth))?;
-    let addresses = args.url.resolve()?;
-    connect(&mut driver, &mut client, &args.url, &addresses, args, &stop)?;
+    if let Err(error) = connect(&mut driver, &mut client, args, &stop) {
+        out.object(&summary(&driver, args, &client, 0.0, Some(&error)))?;
+        return Err(error);
+    }
     match driver.device() {
         Some(device) => out.text(format_args!("connected to {} by {device}\n", args.url))?,
         None => out.text(format_args!("connected to {}\n", args.url))?,
     }
     let took = traffic(&mut driver, &mut client, &stop, out, args)?;
-    report(&driver, args, out, &client, took)
+    let seconds = took.as_secs_f64();
+    let summary = summary(&driver, args, &client, seconds, None);
+    text(out, &client.outcomes, seconds, summary.msgs_per_s)?;
+    out.object(&summary)?;
+    let outcomes = &client.outcomes;
+    let wanted = if stop.is_asked() {
+        outcomes.sent
+    } else {
+        args.count
+    };
+    let is_whole = outcomes.ok == wanted && outcomes.duplicated == 0;
+    Ok(is_whole && client.phase == Phase::Over(Reason::Closed))
 }
 
 /// Connects to the first address that has a server.
 fn connect<D: Transport, F: Fn(u64) -> Shape>(
     driver: &mut D,
     client: &mut Client<F>,
-    url: &Url,
-    addresses: &[SocketAddr],
     args: &PingArgs,
     stop: &Stop,
 ) -> Result<()> {
+    let url = &args.url;
     let mut options = ConnectOptions::new(0);
     options.dual_stream = args.stream == Stream::Dual;
+    let bound = now() + args.timeout;
     let mut last = None;
-    for address in addresses {
-        client.connect(driver, *address, &url.to_string(), &options)?;
+    for address in url.resolve()? {
+        client.connect(driver, address, &url.to_string(), &options)?;
         let reason = loop {
             while let Some(event) = driver.next_event() {
                 client.event(driver, event);
@@ -122,7 +139,14 @@ fn connect<D: Transport, F: Fn(u64) -> Shape>(
                 _ => return Ok(()),
             }
             ensure!(!stop.is_asked(), "stopped before {url} answered");
-            driver.poll(Some(LOOK_EVERY))?;
+            let left = bound.saturating_duration_since(now());
+            ensure!(
+                !left.is_zero(),
+                "cannot connect to {url}: no answer from {address} in {}; --timeout gives it \
+                 longer",
+                humantime::format_duration(args.timeout)
+            );
+            driver.poll(Some(left.min(LOOK_EVERY)))?;
         };
         last = Some(reason);
     }
@@ -152,6 +176,7 @@ fn traffic<D: Transport, F: Fn(u64) -> Shape>(
     let mut took = None;
     let mut shown = began;
     let mut bound = None;
+    let mut stopping = None;
     loop {
         client.pump(driver);
         if took.is_none() && client.phase != Phase::Up {
@@ -177,6 +202,10 @@ fn traffic<D: Transport, F: Fn(u64) -> Shape>(
         }
         if stop.is_asked() {
             client.stop();
+            let bound = *stopping.get_or_insert_with(|| now() + CLOSE_BOUND);
+            if now() > bound {
+                client.abort(driver);
+            }
         }
         if shown.elapsed() > Duration::from_millis(100) {
             shown = now();
@@ -192,23 +221,16 @@ fn traffic<D: Transport, F: Fn(u64) -> Shape>(
     }
 }
 
-fn report<D: Transport, F: Fn(u64) -> Shape>(
+fn summary<'a, D: Transport, F: Fn(u64) -> Shape>(
     driver: &D,
     args: &PingArgs,
-    out: &Output,
-    client: &Client<F>,
-    took: Duration,
-) -> Result<bool> {
+    client: &'a Client<F>,
+    seconds: f64,
+    error: Option<&anyhow::Error>,
+) -> Summary<'a, D::Pinged> {
     let outcomes = &client.outcomes;
-    let seconds = took.as_secs_f64();
-    let rate = if seconds > 0.0 {
-        outcomes.ok as f64 / seconds
-    } else {
-        0.0
-    };
-    text(out, outcomes, seconds, rate)?;
     let at = |quantile| outcomes.latencies.value_at_quantile(quantile);
-    out.object(&Summary {
+    Summary {
         url: args.url.to_string(),
         count: args.count,
         ok: outcomes.ok,
@@ -217,15 +239,18 @@ fn report<D: Transport, F: Fn(u64) -> Shape>(
         duplicated: outcomes.duplicated,
         bytes: outcomes.bytes,
         seconds,
-        msgs_per_s: rate,
+        msgs_per_s: if seconds > 0.0 {
+            outcomes.ok as f64 / seconds
+        } else {
+            0.0
+        },
         p50_ns: at(0.5),
         p99_ns: at(0.99),
         p999_ns: at(0.999),
         max_ns: outcomes.latencies.max(),
+        error: error.map(|error| format!("{error:#}")),
         transport: driver.pinged(),
-    })?;
-    let is_whole = outcomes.ok == args.count && outcomes.duplicated == 0;
-    Ok(is_whole && client.phase == Phase::Over(Reason::Closed))
+    }
 }
 
 fn text(out: &Output, outcomes: &Outcomes, seconds: f64, rate: f64) -> Result<()> {

@@ -10,9 +10,11 @@ use crate::args::ServeArgs;
 use crate::output::{Count, Output};
 use crate::talk::clock::now;
 use crate::talk::server::{Counts, Replies, Server, Welcome};
+use crate::talk::state::State;
 use crate::talk::stop::{LOOK_EVERY, Stop};
 use crate::talk::transport::{self, CLOSE_BOUND, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::Url;
+use crate::talk::watch::Files;
 
 /// Connections that the system queues before they are taken.
 const BACKLOG: u32 = 1024;
@@ -33,7 +35,7 @@ struct Summary<S> {
 /// # Errors
 /// When it cannot listen, or its output not be printed.
 pub(crate) fn run(args: &ServeArgs, out: &Output) -> Result<bool> {
-    transport::over(args.url.scheme, &Serve { args, out })
+    transport::over(args.url.scheme, &args.record, &Serve { args, out })
 }
 
 /// The command, over any transport.
@@ -43,20 +45,22 @@ struct Serve<'a> {
 }
 
 impl Command for Serve<'_> {
-    fn run<D: Transport>(&self) -> Result<bool> {
-        run_over::<D>(self.args, self.out)
+    fn run<D: Transport>(&self, record: Option<&Files>) -> Result<bool> {
+        run_over::<D>(self.args, self.out, record)
     }
 }
 
-fn run_over<D: Transport>(args: &ServeArgs, out: &Output) -> Result<bool> {
+fn run_over<D: Transport>(args: &ServeArgs, out: &Output, record: Option<&Files>) -> Result<bool> {
     let room = room(args.clients);
     let mut driver = D::open(&Purpose {
         url: &args.url,
         side: Side::Server,
         room,
         spin: args.spin,
+        record,
     })?;
     let stop = Stop::on_signals()?;
+    let is_asked = Stop::asked_besides()?;
     let urls = listen(&mut driver, &args.url)?;
     for url in &urls {
         match driver.device() {
@@ -67,7 +71,7 @@ fn run_over<D: Transport>(args: &ServeArgs, out: &Output) -> Result<bool> {
     let memory = u64::from(args.memory) << 20;
     let mut server = Server::new(args.welcome(), args.replies(), memory);
     let began = now();
-    let is_clean = serve(&mut driver, &mut server, &stop, out)?;
+    let is_clean = serve(&mut driver, &mut server, (&stop, &is_asked), out)?;
     let seconds = began.elapsed().as_secs_f64();
     summary(&driver, &server, out, &urls[0], seconds)?;
     Ok(is_clean)
@@ -135,7 +139,7 @@ fn why_not<D: Transport>(driver: &mut D, url: &Url) -> String {
 fn serve<D: Transport>(
     driver: &mut D,
     server: &mut Server,
-    stop: &Stop,
+    (stop, is_state_asked): (&Stop, &impl Fn() -> bool),
     out: &Output,
 ) -> Result<bool> {
     let mut printed = Ok(());
@@ -149,6 +153,14 @@ fn serve<D: Transport>(
             });
         }
         std::mem::replace(&mut printed, Ok(()))?;
+        if is_state_asked() {
+            let state = State::of(driver, driver.served());
+            if out.is_for_programs() {
+                out.object(&state)?;
+            } else {
+                out.text(&state)?;
+            }
+        }
         if std::mem::replace(&mut pauses, driver.accept_pauses()) == 0 && pauses > 0 {
             let limit = transport::descriptors().unwrap_or(0);
             out.text(format_args!(

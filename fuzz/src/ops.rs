@@ -192,6 +192,12 @@ impl Side {
                 known.tasks.extend(message);
             }
             Event::ConnectFailed { message, .. } => known.tasks.extend(message),
+            Event::Reconnected {
+                session, message, ..
+            } => {
+                known.sessions.push(session);
+                known.tasks.extend(message);
+            }
             Event::Request { task, .. }
             | Event::OneWay { task, .. }
             | Event::PayloadWaiting { task, .. } => known.tasks.push(task),

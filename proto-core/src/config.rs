@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::wire::Dialect;
+use crate::wire::{Dialect, Extensions};
 
 /// Settings of an endpoint. The defaults are libxio's where it has the setting. What each time
 /// runs for is in PROTOCOL.md 12, what each limit is for in 14.
@@ -10,10 +10,20 @@ use crate::wire::Dialect;
 pub struct Config {
     /// This endpoint's number, unique in the process (0 to 63); part of every session id.
     pub endpoint: u8,
-    /// Told apart by peers from an earlier life of this endpoint. For extensions.
+    /// Who this endpoint is to peers of its kind, the same in each of its lives and nobody else's
+    /// on this host; each number [`endpoint`](Self::endpoint) is somebody of its own. 0: nobody in
+    /// particular, whose restart is not recognised (PROTOCOL.md 2.7).
+    pub identity: u64,
+    /// Which life of this endpoint it is: must grow from each to the next, as microseconds of the
+    /// wall clock do.
     pub incarnation: u64,
-    /// Seed for everything that must differ between runs (nothing yet). For extensions.
+    /// Seed for everything that must differ between runs: the pauses before attempts to connect
+    /// anew (PROTOCOL.md 8.5), and numbers of transport connections (2.6). No two runs should have
+    /// the same.
     pub seed: u64,
+    /// What is offered to peers of this kind, and used if they can do it too (PROTOCOL.md 2.6). A
+    /// libxio sees nothing of it.
+    pub extensions: Extensions,
     /// Bytes of every slot; at least `headroom + buffer_size`, and 4096.
     pub slot_size: u32,
     /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
@@ -71,6 +81,11 @@ pub struct Config {
     pub policy: ConnectionPolicy,
     /// Keepalive: time to a probe, and between looks for its answer; `None` turns it off.
     pub keepalive: Option<Keepalive>,
+    /// Attempts to make lost connections anew, per second and in the whole endpoint, at least 1: they
+    /// are spaced evenly (PROTOCOL.md 8.5).
+    pub reconnects_per_second: u32,
+    /// How long a peer that cannot be talked to is not tried again by connections that are made anew.
+    pub incompatible_time: Duration,
     /// The deliberate fault of a mutant.
     #[cfg(feature = "mutants")]
     pub mutant: Option<crate::Mutant>,
@@ -92,8 +107,10 @@ impl Config {
     pub const fn new(endpoint: u8, rx_slots: u32, tx_slots: u32) -> Self {
         Self {
             endpoint,
+            identity: 0,
             incarnation: 0,
             seed: 0,
+            extensions: Extensions::DEFAULT,
             slot_size: 10_240,
             rx_slots,
             tx_slots,
@@ -124,6 +141,8 @@ impl Config {
                 interval: Duration::from_secs(20),
                 probes: 3,
             }),
+            reconnects_per_second: 100,
+            incompatible_time: Duration::from_secs(60),
             #[cfg(feature = "mutants")]
             mutant: None,
         }
@@ -185,6 +204,9 @@ pub struct ConnectionPolicy {
     /// How long a payload waits for memory before it is refused; `None` is
     /// [`Config::provide_timeout`].
     pub provide_timeout: Option<Duration>,
+    /// How long a message has for its outcome that is sent without a deadline of its own; `None` is
+    /// without end.
+    pub deadline: Option<Duration>,
 }
 
 impl ConnectionPolicy {
@@ -193,6 +215,7 @@ impl ConnectionPolicy {
         on_expiry: OnExpiry::Hold,
         rendezvous: Rendezvous::Ask,
         provide_timeout: None,
+        deadline: None,
     };
 
     /// Payloads go into the pool, so many bytes of them at once.
@@ -292,6 +315,9 @@ pub struct ConnectOptions {
     pub own_nexus: bool,
     /// What comes back in each event of the connection.
     pub user: u64,
+    /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
+    /// one slot for sending, with what the session's setup says, and the row of one message.
+    pub reconnect: Option<Reconnect>,
 }
 
 impl ConnectOptions {
@@ -302,8 +328,37 @@ impl ConnectOptions {
             dual_stream: true,
             own_nexus: false,
             user,
+            reconnect: None,
         }
     }
+}
+
+/// How a lost connection is made anew (PROTOCOL.md 8.5).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Reconnect {
+    /// Attempts after one loss, until the connection ends; 0 is no attempt.
+    pub attempts_max: u32,
+    /// No attempt begins later than this after the loss; `None` is no limit of time.
+    pub give_up_after: Option<Duration>,
+    /// Longest pause before the first attempt, more than zero. It doubles with each attempt that
+    /// fails, and with each loss of a connection that was not up as long as `max_delay`.
+    pub first_delay: Duration,
+    /// Longest pause before any attempt, at least `first_delay`.
+    pub max_delay: Duration,
+}
+
+impl Reconnect {
+    pub(crate) fn is_possible(&self) -> bool {
+        !self.first_delay.is_zero() && self.first_delay <= self.max_delay
+    }
+
+    /// Ten attempts, the first after at most 100 ms, the last after 10 seconds at most.
+    pub const DEFAULT: Self = Self {
+        attempts_max: 10,
+        give_up_after: None,
+        first_delay: Duration::from_millis(100),
+        max_delay: Duration::from_secs(10),
+    };
 }
 
 /// Choices for one `listen`.

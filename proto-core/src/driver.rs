@@ -313,6 +313,11 @@ pub trait Driver {
         let now = self.now();
         self.with(Key(()), |p| p.endpoint.abort(now, connection))
     }
+    /// As [`Endpoint::stop`].
+    fn stop(&mut self, bound: Duration) {
+        let now = self.now();
+        self.with(Key(()), |p| p.endpoint.stop(now, bound));
+    }
     /// As [`Endpoint::reserve_slot`].
     fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         self.with(Key(()), |p| p.endpoint.reserve_slot(connection))

@@ -151,6 +151,11 @@ pub enum Reason {
     },
     /// The endpoint is being shut down.
     Shutdown,
+    /// The peer lives again: what belongs to an earlier of its lives is over (PROTOCOL.md 2.7).
+    PeerRestarted {
+        /// The latest that is known.
+        later: u64,
+    },
 }
 
 /// Steps with deadlines (PROTOCOL.md 12).
@@ -197,6 +202,9 @@ pub enum WorkStatus {
 pub enum Failure {
     /// Its connection ended; what became of the message at the peer is not known.
     ConnectionEnded(Reason),
+    /// Its connection was lost and is being made anew: the peer may have taken the message, so it is
+    /// not sent again (PROTOCOL.md 8.5).
+    Unknown(Reason),
     /// Its connection ended before a byte of it was sent.
     NeverSent(Reason),
     /// The peer answered with this status ([`status`](crate::wire::status) or an error number).
@@ -276,6 +284,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Shutdown => f.write_str("endpoint shut down"),
+            Self::PeerRestarted { later } => {
+                write!(f, "the peer was started again (life {later})")
+            }
         }
     }
 }
@@ -284,6 +295,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::ConnectionEnded(r) => write!(f, "connection ended, outcome unknown: {r}"),
+            Self::Unknown(r) => write!(f, "connection lost, outcome unknown: {r}"),
             Self::NeverSent(r) => write!(f, "never sent: {r}"),
             Self::PeerStatus(s) => write!(f, "peer answered with {}", Named(s)),
             Self::TooLong { len, max } => write!(f, "answer of {len} bytes, {max} offered"),

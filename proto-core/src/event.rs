@@ -102,6 +102,35 @@ pub enum Event {
         /// The peer's private data (of a rejection).
         private: Span,
     },
+    /// The connection is lost and will be made anew (PROTOCOL.md 8.5). Every message that it costs has
+    /// had its outcome; what was never sent waits, and more may be sent meanwhile. `Reconnected` or
+    /// `Closed` follows.
+    Reconnecting {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its user value.
+        user: u64,
+        /// Why it was lost.
+        reason: Reason,
+        /// Requests in the user's hands that can no longer be answered; their slots stay readable
+        /// until released.
+        unanswered: u32,
+    },
+    /// A connection that was lost is ready for messages again.
+    Reconnected {
+        /// The connection: the same as before.
+        connection: ConnectionId,
+        /// Its session: a new one.
+        session: SessionId,
+        /// Its user value.
+        user: u64,
+        /// Attempts that it took.
+        attempts: u32,
+        /// Holds the peer's private data until released; `None` when there is none.
+        message: Option<TaskId>,
+        /// The peer's private data.
+        private: Span,
+    },
     /// A request: answer it with `respond`, or drop it with `release`.
     Request {
         /// The connection.
@@ -118,6 +147,17 @@ pub enum Event {
         room: u64,
         /// The requester's mark that no more of its batch follows.
         last_in_batch: bool,
+    },
+    /// The requester of a request in the user's hands does not want it any more. It may be answered
+    /// as before, to no effect; `release` answers it too, and is all that is left to do
+    /// (PROTOCOL.md 9.7).
+    CancelAsked {
+        /// The connection.
+        connection: ConnectionId,
+        /// The connection's user value.
+        user: u64,
+        /// The request.
+        task: TaskId,
     },
     /// A one-way message: give it back with `release`.
     OneWay {
@@ -237,6 +277,11 @@ pub enum Event {
         /// Requests in the user's hands that can no longer be answered; their slots stay
         /// readable until released.
         unanswered: u32,
+    },
+    /// The endpoint's last event, after [`stop`](crate::Endpoint::stop).
+    Stopped {
+        /// Connections that did not part within the bound.
+        aborted: u64,
     },
     /// No connection of the session is left on this endpoint.
     SessionClosed {

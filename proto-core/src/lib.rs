@@ -63,7 +63,7 @@
 //! | command | ends with |
 //! |---|---|
 //! | [`listen`](Endpoint::listen) | [`ListenFailed`](Event::ListenFailed), or nothing until [`unlisten`](Endpoint::unlisten) |
-//! | [`connect`](Endpoint::connect), [`join`](Endpoint::join) | [`Established`](Event::Established) or [`ConnectFailed`](Event::ConnectFailed); then, later or at once, [`Closed`](Event::Closed) |
+//! | [`connect`](Endpoint::connect), [`join`](Endpoint::join) | [`Established`](Event::Established) or [`ConnectFailed`](Event::ConnectFailed); then, later or at once, [`Closed`](Event::Closed); between them any number of [`Reconnecting`](Event::Reconnecting) and [`Reconnected`](Event::Reconnected), if the options say so |
 //! | [`accept`](Endpoint::accept) without portals | `Established`, later `Closed` |
 //! | `accept` with portals, [`reject`](Endpoint::reject), [`redirect`](Endpoint::redirect) | [`SessionClosed`](Event::SessionClosed), when no connection of the session is left here |
 //! | [`send`](Endpoint::send) | [`Response`](Event::Response), [`Failed`](Event::Failed), [`TimedOut`](Event::TimedOut) or [`Cancelled`](Event::Cancelled) |
@@ -71,8 +71,9 @@
 //! | [`respond`](Endpoint::respond) | `Sent` or `Failed` |
 //! | [`read`](Endpoint::read), [`write`](Endpoint::write) | `Sent`, `Failed`, `TimedOut` or `Cancelled` |
 //! | [`provide`](Endpoint::provide), [`refuse`](Endpoint::refuse) | the message: [`Request`](Event::Request), [`OneWay`](Event::OneWay) or `Response`; refused: nothing, or `Failed` for a response |
-//! | [`cancel`](Endpoint::cancel) | `Cancelled`, unless the message has its outcome already |
+//! | [`cancel`](Endpoint::cancel) | `Cancelled`, unless the message has its outcome already; at a peer of this kind [`CancelAsked`](Event::CancelAsked), if its user has the request |
 //! | [`close`](Endpoint::close), [`abort`](Endpoint::abort) | `Closed`, always the last event of its connection |
+//! | [`stop`](Endpoint::stop) | [`Stopped`](Event::Stopped), the last of the endpoint |
 //! | [`register`](Endpoint::register) | [`RegionReady`](Event::RegionReady) or [`RegionFailed`](Event::RegionFailed) |
 //! | [`revoke`](Endpoint::revoke) | [`RegionRevoked`](Event::RegionRevoked) |
 //! | [`release`](Endpoint::release), [`reserve_slot`](Endpoint::reserve_slot), [`return_slot`](Endpoint::return_slot), tickets | nothing: done when they return |
@@ -85,11 +86,11 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 72 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 264 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 312 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 264 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 336 | 2 |
-//! | `tasks` | [`Task`](storage::Task) | 448 | 1 |
-//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 448 | 1 |
+//! | `connections` | [`Connection`](storage::Connection) | 368 | 2 |
+//! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
+//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 456 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
 //! | `work` | [`WorkEntry`](storage::WorkEntry) | 40 | 0 |
 //! | `sockets` | [`Socket`](storage::Socket) | 296 | 1 |
@@ -98,7 +99,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 264 + 264 + 336 + 4 × 16 = 928 bytes. The slots' own bytes are the
+//! connection of its own takes 312 + 264 + 368 + 4 × 16 = 1008 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -140,7 +141,7 @@ pub mod wire;
 
 pub use config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
-    Rendezvous, TransportLimits,
+    Reconnect, Rendezvous, TransportLimits,
 };
 pub use driver::Driver;
 pub use endpoint::*;
@@ -162,3 +163,4 @@ pub use state::{Graphviz, MACHINES, Machine, Row};
 pub use stream::StreamWant;
 pub use time::Instant;
 pub use trace::{NoTrace, Trace};
+pub use wire::Extensions;

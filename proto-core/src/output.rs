@@ -78,7 +78,7 @@ pub enum Work {
 }
 
 /// Private data that goes out with a connect, accept or reject of the communication manager. A
-/// libxio sends none and ignores it; it is where extensions will be offered, and empty until then.
+/// libxio sends none and ignores it; extensions are offered and answered in it (PROTOCOL.md 2.6).
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct PrivateData {
     bytes: [u8; Self::MAX],
@@ -117,6 +117,14 @@ impl PrivateData {
         Self { bytes, len: 8 }
     }
 
+    /// These bytes, at most [`MAX`](Self::MAX) of them.
+    pub(crate) fn of(data: &[u8]) -> Self {
+        let mut bytes = [0; Self::MAX];
+        bytes[..data.len()].copy_from_slice(data);
+        let len = data.len() as u8;
+        Self { bytes, len }
+    }
+
     /// The status in the private data of a rejection, if it has one. Communication managers append
     /// zeros.
     pub(crate) fn refusal_status(private: &[u8]) -> Option<u32> {
@@ -147,7 +155,7 @@ pub struct ConnectParams {
     pub reads: u8,
     /// Sockets: two streams.
     pub dual_stream: bool,
-    /// Private data; empty.
+    /// Private data, at most 56 bytes of it with a connect.
     pub private: PrivateData,
 }
 
@@ -226,7 +234,7 @@ pub enum Control {
         nexus: NexusId,
         /// Why, for the driver's log.
         reason: Reason,
-        /// Private data; empty.
+        /// Private data, at most 148 bytes.
         private: PrivateData,
     },
     /// Disconnect; ends in `Disconnected`.

@@ -310,7 +310,7 @@ impl<
 macro_rules! boxed_storage {
     ($(#[$meta:meta])* $vis:vis struct $name:ident;) => {
         $(#[$meta])*
-        #[derive(Debug)]
+        #[derive(Clone, Debug)]
         $vis struct $name {
             listeners: Box<[$crate::storage::Listener]>,
             nexuses: Box<[$crate::storage::Nexus]>,

@@ -54,6 +54,10 @@ impl Pool {
     pub(crate) const fn free(&self) -> u32 {
         self.free
     }
+    /// The row behind its last one.
+    pub(crate) const fn end(&self) -> u32 {
+        self.end
+    }
     /// Takes a row; its content is what the last user left.
     #[inline(always)]
     pub(crate) fn take<R: Row>(&mut self, rows: &mut [R]) -> Option<u32> {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use xio_proto::Keepalive;
+use xio_proto::{Extensions, Keepalive, Reconnect};
 
 use crate::actor::{Closing, Errand, Mix, Wish};
 use crate::fabric::NicLimits;
@@ -20,6 +20,18 @@ pub(crate) fn address(place: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, (place >> 8) as u8, place as u8 + 1))
 }
 
+/// How a connection is made anew.
+fn reconnect(rng: &mut Rng) -> Reconnect {
+    let first = rng.spread(MILLISECOND / 4, 100 * MILLISECOND);
+    let give_up = rng.spread(MILLISECOND, 4_000 * MILLISECOND);
+    Reconnect {
+        attempts_max: rng.pick(&[1, 2, 5]),
+        give_up_after: rng.flip().then(|| Duration::from_nanos(give_up)),
+        first_delay: Duration::from_nanos(first),
+        max_delay: Duration::from_nanos(first * rng.pick(&[1, 4, 16])),
+    }
+}
+
 /// What all of a seed's draws depend on.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Manner {
@@ -34,6 +46,16 @@ pub(crate) struct Manner {
     pub(crate) credits: Option<(u16, u64)>,
     /// Nobody waits long for anything.
     pub(crate) hasty: bool,
+}
+
+/// What an endpoint can do beyond libxio's protocol: all of it more often than not, else a part
+/// or nothing.
+fn extensions(seed: u64) -> Extensions {
+    match seed % 8 {
+        0 => Extensions::empty(),
+        1 | 2 => Extensions::from_bits_truncate((seed >> 8) as u32) & Extensions::DEFAULT,
+        _ => Extensions::DEFAULT,
+    }
 }
 
 impl Manner {
@@ -61,6 +83,8 @@ impl Manner {
         let mut node = NodeConfig::new(number);
         let config = &mut node.config;
         config.seed = rng.next();
+        config.identity = 1 + u64::from(number);
+        config.extensions = extensions(config.seed);
         config.connect_timeout = Duration::from_secs(8);
         config.setup_timeout = Duration::from_secs(8);
         config.fin_timeout = Duration::from_secs(10);
@@ -79,6 +103,8 @@ impl Manner {
             config.provide_timeout = short();
             config.drain_timeout = short();
         }
+        config.reconnects_per_second = rng.pick(&[3, 30, 1000]);
+        config.incompatible_time = Duration::from_millis(rng.spread(1, 1000));
         config.min_grant = rng.pick(&[5, 6, 8, 16]);
         config.rq_depth = rng.pick(&[16, 64, 256]);
         config.inline_data_max = rng.pick(&[256, 1024, 8192]);
@@ -145,6 +171,7 @@ impl Manner {
         if self.lossy {
             mix.deadline = rng.pick(&[0, 20_000, 200_000]);
             mix.cancel = rng.pick(&[0, 20_000, 200_000]);
+            mix.idempotent = rng.pick(&[0, 300_000]);
             mix.ignore = rng.pick(&[0, 0, 10_000]);
             mix.curt = rng.pick(&[0, 0, 100_000]);
             mix.neglect = rng.pick(&[0, 0, 20_000]);
@@ -211,8 +238,10 @@ impl Manner {
                     patience = rng.spread(1, 50 * MILLISECOND);
                 }
             }
-            let grows = self.rich && rng.flip();
+            let again = self.lossy && rng.chance(400_000);
+            let grows = self.rich && rng.flip() && !again;
             Errand {
+                again: again.then(|| reconnect(rng)),
                 over,
                 at,
                 back: rng.pick(&[0, 0, 1, 20]),

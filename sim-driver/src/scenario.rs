@@ -205,6 +205,9 @@ impl Play {
     /// An endpoint begins its life in a place.
     fn settle(&mut self, world: &mut World<Actor>, place: usize) {
         let here = &mut self.places[place];
+        let config = &mut here.config.config;
+        config.incarnation += 1;
+        config.seed = config.seed.rotate_left(7) ^ config.incarnation;
         let user = Actor::new(self.rng.fork(), here.mix, Vec::new(), self.post.clone());
         match world.add(&here.config, address(place), user) {
             Ok(number) => here.number = number,
@@ -296,6 +299,19 @@ impl Play {
         world.run_until(world.env.now() + OVER_AFTER, World::all_gone);
     }
 
+    /// Some endpoints stop, the others wind up.
+    fn stop(&mut self, world: &mut World<Actor>) {
+        for place in &self.places {
+            if self.rng.flip() {
+                world.act(place.number, Actor::stop);
+            }
+        }
+        self.quiesce(world);
+        for place in &self.places {
+            world.act(place.number, Actor::must_have_stopped);
+        }
+    }
+
     /// The world is healed and at rest. Nothing that went wrong before may show any more: each
     /// endpoint can still talk with the next, and nothing is lost.
     fn prove(&mut self, world: &mut World<Actor>) {
@@ -332,7 +348,7 @@ impl Play {
             let (at, text) = (world.env.now(), format!("a few messages took {took} ns"));
             world.ledger.breach(at, Check::Quiescence, text);
         }
-        self.quiesce(world);
+        self.stop(world);
         let given_up = world.marks().closes_given_up() - before;
         // Of two sockets that are closed, one's end may be seen before the other's last bytes.
         let sockets = self.places.iter().any(|place| place.config.tcp.is_some());

@@ -360,6 +360,13 @@ impl<U: User> World<U> {
             if node.dead {
                 continue;
             }
+            let counters = node.driver.core().counters();
+            let lonely = node.driver.core().config().extensions.is_empty();
+            if lonely && counters.cancels_ignored > 0 {
+                // A libxio would have died of it.
+                let text = format!("endpoint {number} was sent cancels that it never agreed to");
+                self.ledger.breach(at, Check::Forbidden, text);
+            }
             let free = node.driver.core().free_rows();
             if free != node.free {
                 let text = format!("endpoint {number}: {free:?} free, {:?} before", node.free);

@@ -9,9 +9,9 @@ use xio_proto::storage::{
 };
 use xio_proto::wire::Framing;
 use xio_proto::{
-    CmEvent, CmKind, Completion, Config, ConnectRequest, Control, Endpoint, Event, Instant,
-    ListenerId, NexusId, Segment, SegmentSpan, SlotId, Slots, Span, TransportId, TransportLimits,
-    Work, WorkStatus, WrId,
+    CmEvent, CmKind, Completion, Config, ConnectParams, ConnectRequest, Control, Endpoint, Event,
+    Instant, ListenerId, NexusId, Segment, SegmentSpan, SlotId, Slots, Span, TransportId,
+    TransportLimits, Work, WorkStatus, WrId,
 };
 
 use crate::stream_pair::Rng;
@@ -190,6 +190,20 @@ impl Side {
     }
 }
 
+/// What a side says that somebody in between may change.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Private data of a connect.
+    Connect,
+    /// Private data of an accept.
+    Accept,
+    /// A frame; on two streams its part on the control stream.
+    Frame,
+}
+
+/// Changes what a side says.
+pub type Meddler = Box<dyn FnMut(usize, Said, &mut Vec<u8>)>;
+
 /// Both sides: 0 connects, 1 listens.
 pub struct Pair {
     /// The two sides.
@@ -198,6 +212,8 @@ pub struct Pair {
     pub now: Instant,
     /// Changes frames of a side on their way.
     pub tamper: Option<fn(usize, &mut [u8])>,
+    /// Changes all that a side says on its way, private data too.
+    pub meddle: Option<Meddler>,
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
@@ -268,6 +284,7 @@ impl Pair {
             sides: [side(0), side(1)],
             now: Instant::from_millis(1),
             tamper: None,
+            meddle: None,
             unreachable: Vec::new(),
             check_every: 1,
             rounds: 0,
@@ -275,6 +292,16 @@ impl Pair {
             slow_revoke: false,
             reads: VecDeque::new(),
             schedule: None,
+        }
+    }
+
+    /// A side is gone without a word, and lives again with these settings. The other side is told
+    /// nothing, and what it sends on what it had is lost.
+    pub fn restart(&mut self, i: usize, config: Config, limits: TransportLimits) {
+        let counts = Self::counts(&config);
+        self.sides[i] = Side::new(config, &counts, limits);
+        for queue_pair in &mut self.sides[1 - i].queue_pairs {
+            queue_pair.peer = None;
         }
     }
 
@@ -462,14 +489,22 @@ impl Pair {
                     .endpoint
                     .handle_queue_pair(self.now, nexus, Ok(()));
             }
-            Control::Connect { nexus, .. } => self.connect(i, nexus),
-            Control::Accept { nexus, .. } => {
+            Control::Connect { nexus, params } => {
+                let private = self.private(i, Said::Connect, &params);
+                self.connect(i, nexus, &private);
+            }
+            Control::Accept { nexus, params } => {
+                let private = self.private(i, Said::Accept, &params);
                 let (j, peer) = self.sides[i].queue_pair(nexus).peer.expect("connected");
                 self.sides[i].queue_pair(nexus).connected = true;
                 self.sides[j].queue_pairs[peer].connected = true;
                 let peer = self.sides[j].queue_pairs[peer].id.expect("made");
                 self.cm(i, nexus, CmKind::Established);
-                self.cm(j, peer, CmKind::Established);
+                let event = CmEvent {
+                    private: &private,
+                    ..CmEvent::plain(CmKind::Established)
+                };
+                self.sides[j].endpoint.handle_cm(self.now, peer, event);
             }
             Control::Disconnect { nexus } => self.disconnect(i, nexus),
             Control::Drain { nexus } => self.drain(i, nexus),
@@ -497,7 +532,15 @@ impl Pair {
         }
     }
 
-    fn connect(&mut self, i: usize, nexus: NexusId) {
+    fn private(&mut self, i: usize, said: Said, params: &ConnectParams) -> Vec<u8> {
+        let mut private = params.private.as_slice().to_vec();
+        if let Some(meddle) = &mut self.meddle {
+            meddle(i, said, &mut private);
+        }
+        private
+    }
+
+    fn connect(&mut self, i: usize, nexus: NexusId, private: &[u8]) {
         let j = 1 - i;
         let Some(listener) = self.sides[j].listener else {
             self.cm(i, nexus, CmKind::Rejected);
@@ -508,7 +551,7 @@ impl Pair {
             peer: CLIENT.parse().expect("an address"),
             local: None,
             framing: Framing::Rdma,
-            private: &[],
+            private,
         };
         let transport = self.sides[j].transport;
         let side = &mut self.sides[j];
@@ -633,6 +676,9 @@ impl Pair {
                 let mut bytes = side.frame([head, tail], data);
                 if let Some(tamper) = self.tamper {
                     tamper(i, &mut bytes);
+                }
+                if let Some(meddle) = &mut self.meddle {
+                    meddle(i, Said::Frame, &mut bytes);
                 }
                 side.sent.push(bytes.clone());
                 side.sent_on.push(nexus);

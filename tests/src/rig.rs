@@ -452,8 +452,12 @@ impl Rig {
                 let endpoint = &mut self.sides[i].endpoint;
                 endpoint.handle_queue_pair(now, nexus, Ok(()));
             }
-            Control::Connect { nexus, .. } => self.connect(i, nexus),
-            Control::Accept { nexus, .. } => self.accept(i, nexus),
+            Control::Connect { nexus, params } => {
+                self.connect(i, nexus, params.private.as_slice());
+            }
+            Control::Accept { nexus, params } => {
+                self.accept(i, nexus, params.private.as_slice());
+            }
             Control::Disconnect { nexus } => {
                 let was = self.disconnect(i, nexus);
                 self.end_of_disconnect(i, nexus, was);
@@ -479,7 +483,7 @@ impl Rig {
         }
     }
 
-    fn connect(&mut self, i: usize, nexus: NexusId) {
+    fn connect(&mut self, i: usize, nexus: NexusId, private: &[u8]) {
         let j = 1 - i;
         let listener = self.sides[j].listener();
         let peer: SocketAddr = "10.0.0.1:1".parse().expect("an address");
@@ -489,7 +493,7 @@ impl Rig {
                 peer,
                 local: None,
                 framing: Framing::Rdma,
-                private: &[],
+                private,
             };
             let (transport, endpoint) = (self.sides[j].transport, &mut self.sides[j].endpoint);
             endpoint.handle_connect_request(self.now, transport, &request)
@@ -507,7 +511,7 @@ impl Rig {
         self.ends[j].youngest = Some(id);
     }
 
-    fn accept(&mut self, i: usize, nexus: NexusId) {
+    fn accept(&mut self, i: usize, nexus: NexusId, private: &[u8]) {
         let Some(qp) = self.queue_pair(i, nexus).peer else {
             return;
         };
@@ -520,7 +524,13 @@ impl Rig {
         peer.link = Link::Connected;
         self.queue_pair(i, nexus).link = Link::Connected;
         self.plain(i, nexus, CmKind::Established);
-        self.plain(1 - i, id, CmKind::Established);
+        if (self.gates[1 - i].event)(CmKind::Established) {
+            let event = CmEvent {
+                private,
+                ..CmEvent::plain(CmKind::Established)
+            };
+            self.tell_of(1 - i, id, event);
+        }
     }
 
     /// Takes the wire away; false when there is none.

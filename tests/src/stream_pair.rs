@@ -10,7 +10,7 @@ use xio_proto::{
     StreamWant, TransportLimits, Work, WorkStatus, WrId,
 };
 
-use crate::pair::{SERVER, Side};
+use crate::pair::{Meddler, SERVER, Said, Side};
 
 /// How many of the bytes that are there a read gets.
 #[derive(Clone, Debug)]
@@ -117,6 +117,8 @@ pub struct StreamPair {
     pub closed: Vec<Reason>,
     /// Accepted sockets that were refused.
     pub refused: Vec<Reason>,
+    /// Changes frames of a side on their way: of each what goes on the control stream.
+    pub meddle: Option<Meddler>,
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
@@ -141,6 +143,7 @@ impl StreamPair {
             longest: 0,
             closed: Vec::new(),
             refused: Vec::new(),
+            meddle: None,
             check_every: 1,
             rounds: 0,
             unwritten: [VecDeque::new(), VecDeque::new()],
@@ -202,7 +205,9 @@ impl StreamPair {
                     );
                     self.touch(i, socket.index());
                 }
-                while let Some(event) = self.sides[i].endpoint.poll_event() {
+                while !self.sides[i].deaf
+                    && let Some(event) = self.sides[i].endpoint.poll_event()
+                {
                     busy = true;
                     self.sides[i].events.push_back(event);
                 }
@@ -273,6 +278,19 @@ impl StreamPair {
                 self.end(i, s);
             }
         }
+    }
+
+    /// A side is gone without a word, and lives again with these settings. The other side is told
+    /// nothing, and what it sends on what it had is lost.
+    pub fn restart(&mut self, i: usize, config: Config) {
+        let counts = Self::counts(&config);
+        self.sides[i] = Side::new(config, &counts, TransportLimits::tcp());
+        for socket in &mut self.sockets[1 - i] {
+            socket.peer = None;
+        }
+        self.sockets[i].clear();
+        self.unwritten[i].clear();
+        self.dirty.retain(|(side, _)| *side != i);
     }
 
     /// Bytes of every socket of a side that its endpoint has not taken.
@@ -477,7 +495,10 @@ impl StreamPair {
             panic!("{work:?} on a stream");
         };
         let side = &mut self.sides[i];
-        let first = side.bytes(head).to_vec();
+        let mut first = side.bytes(head).to_vec();
+        if let Some(meddle) = &mut self.meddle {
+            meddle(i, Said::Frame, &mut first);
+        }
         let single = self.sides[i].endpoint.sockets(nexus)[1].is_none();
         let side = &mut self.sides[i];
         let mut second = side.bytes(tail).to_vec();

@@ -85,6 +85,8 @@ pub struct Say {
     pub force_write: bool,
     /// The outcome comes by then.
     pub deadline: Option<Instant>,
+    /// It may be taken twice.
+    pub idempotent: bool,
 }
 
 impl Say {
@@ -102,6 +104,7 @@ impl Say {
             force_read: false,
             force_write: false,
             deadline: None,
+            idempotent: false,
         }
     }
     /// A small one-way message.
@@ -298,6 +301,7 @@ impl Talk {
             force_read: say.force_read,
             force_write: say.force_write,
             deadline: say.deadline,
+            idempotent: say.idempotent,
             ..RequestOptions::default()
         };
         let endpoint = &mut side.endpoint;
@@ -359,6 +363,17 @@ impl Talk {
                 ..
             } => {
                 self.connections[i] = Some(connection);
+                if let Some(message) = message {
+                    world.sides()[i].endpoint.release(message).expect("held");
+                }
+            }
+            Event::Reconnecting { reason, .. } => {
+                self.note(i, format!("reconnecting: {reason:?}"));
+            }
+            Event::Reconnected {
+                message, attempts, ..
+            } => {
+                self.note(i, format!("reconnected after {attempts}"));
                 if let Some(message) = message {
                     world.sides()[i].endpoint.release(message).expect("held");
                 }
@@ -611,6 +626,7 @@ fn outcome(event: &Event) -> Option<String> {
         Event::Closed {
             reason, unanswered, ..
         } => format!("closed {reason:?}, {unanswered} unanswered"),
+        Event::CancelAsked { .. } => "cancel asked".into(),
         Event::SessionClosed { .. } => "session closed".into(),
         Event::ConnectFailed { reason, .. } => format!("connect failed {reason:?}"),
         _ => return None,

@@ -234,6 +234,10 @@ fn joins_and_ends(now: Instant) -> Vec<Input<'static>> {
         },
         Input::Close { now, connection },
         Input::Abort { now, connection },
+        Input::Stop {
+            now,
+            bound: Duration::from_millis(70),
+        },
     ]
 }
 
@@ -255,6 +259,7 @@ fn messages(now: Instant) -> Vec<Input<'static>> {
         force_write: true,
         deadline: Some(now),
         last_in_batch: true,
+        idempotent: true,
     };
     vec![
         Input::ReserveSlot { connection },
@@ -332,6 +337,7 @@ fn direct(now: Instant) -> Vec<Input<'static>> {
                 on_expiry: OnExpiry::Revoke,
                 rendezvous: Rendezvous::Pool { max_bytes: 1 << 20 },
                 provide_timeout: Some(Duration::from_millis(5)),
+                deadline: Some(Duration::from_millis(7)),
             },
         },
     ]

@@ -1,5 +1,7 @@
 //! Portals of an answer: all are told to the user, and tried one after the other.
 
+use core::time::Duration;
+
 use xio_proto::{
     CommandError, Config, ConnectOptions, ConnectionId, Event, FreeRows, Reason, SessionOpen, Step,
 };
@@ -9,8 +11,14 @@ const URI: &str = "rdma://10.0.0.2:7000/first";
 
 /// A client whose server is asked for the session, and what is free at both before.
 fn asked() -> (Pair, ConnectionId, xio_proto::SessionId, [FreeRows; 2]) {
-    let config = |i| Config::new(i, 400, 128);
-    let mut world = Pair::rdma(config, &Pair::counts(&config(0)));
+    asked_with(|i| Config::new(i, 400, 128))
+}
+
+fn asked_with(
+    config: impl Fn(u8) -> Config,
+) -> (Pair, ConnectionId, xio_proto::SessionId, [FreeRows; 2]) {
+    let counts = Pair::counts(&config(0));
+    let mut world = Pair::rdma(config, &counts);
     world.listen(50);
     let free = [0, 1].map(|i: usize| world.sides[i].endpoint.free_rows());
     let side = &mut world.sides[0];
@@ -198,6 +206,50 @@ fn a_portal_with_a_name_waits_for_the_user_who_knows_it() {
         .endpoint
         .resolve_portal(now, client, 0, peer, &mut side.slots);
     assert!(matches!(late, Err(CommandError::WrongState(_))), "{late:?}");
+    close(&mut world, client, free);
+}
+
+#[test]
+fn who_is_sent_away_and_comes_back_is_let_in_at_once() {
+    let config = |i| {
+        let mut config = Config::new(i, 400, 128);
+        // The server still waits for a FIN that comes again when its client is done with it.
+        config.time_wait = Duration::from_secs(5 * u64::from(i));
+        config
+    };
+    let (mut world, client, session, free) = asked_with(config);
+    let (side, start) = (&mut world.sides[1], world.now);
+    let portals: [&[u8]; 1] = [b"rdma://store.example:7000/"];
+    let accepted = side
+        .endpoint
+        .accept(start, session, 70, &portals, b"", &mut side.slots)
+        .unwrap();
+    // Its FIN and the client's goodbye meet.
+    side.endpoint.close(start, accepted).unwrap();
+    world.run();
+    while world.sides[0].endpoint.free_rows().connections + 1 < free[0].connections {
+        assert!(world.advance());
+    }
+    assert_eq!(told(&mut world).1, 1);
+    let (side, now) = (&mut world.sides[0], world.now);
+    let peer = SERVER.parse().unwrap();
+    let resolved = side
+        .endpoint
+        .resolve_portal(now, client, 0, peer, &mut side.slots);
+    assert_eq!(resolved, Ok(()));
+    world.run();
+    let event = world.sides[0].events.pop_front();
+    assert!(
+        matches!(event, Some(Event::Established { .. })),
+        "{event:?}"
+    );
+    for (side, free) in world.sides.iter().zip(free) {
+        let now = side.endpoint.free_rows();
+        let used = [free.nexuses - now.nexuses, free.sessions - now.sessions];
+        assert_eq!(used, [1, 1], "the same transport connection and session");
+        assert_eq!(free.connections - now.connections, 1, "the old one is over");
+        assert_eq!(side.endpoint.counters().violations, 0);
+    }
     close(&mut world, client, free);
 }
 

@@ -462,6 +462,7 @@ impl Peer {
         }
         let at = desk.env.now();
         let fact = Fact::Delivered {
+            life: 0,
             message: arrival.ledger,
             side: self.side,
             digest: u64::from(arrival.intact.is_none()),

@@ -14,7 +14,7 @@ use xio_proto::{ConnectOptions, Event, ListenOptions};
 use super::plan::Plan;
 use super::tally::Figures;
 use super::{DEPTH, MEMORY, traffic, verdict};
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, RecordArgs};
 use crate::output::{Count, Nanos, Output};
 use crate::talk::client::{Client, HEADER_FOR_REPLY, Outcomes, Phase, Shape, Workload};
 use crate::talk::clock::now;
@@ -22,6 +22,7 @@ use crate::talk::server::{Counts, Replies, Server, Welcome};
 use crate::talk::stop::{LOOK_EVERY, Stop};
 use crate::talk::transport::{self, Command, Purpose, Room, Side, Transport};
 use crate::talk::url::{Scheme, Url};
+use crate::talk::watch::Files;
 
 /// Real time after which the demo is given up.
 const TOO_LONG: Duration = Duration::from_secs(600);
@@ -100,11 +101,11 @@ struct Demo<'a> {
 }
 
 fn run(demo: &Demo<'_>) -> Result<bool> {
-    transport::over(demo.url.scheme, demo)
+    transport::over(demo.url.scheme, &RecordArgs::default(), demo)
 }
 
 impl Command for Demo<'_> {
-    fn run<D: Transport>(&self) -> Result<bool> {
+    fn run<D: Transport>(&self, _: Option<&Files>) -> Result<bool> {
         run_over::<D>(self)
     }
 }
@@ -169,6 +170,7 @@ fn endpoint<D: Transport>(url: &Url, side: Side, depth: u32) -> Result<D> {
         side,
         room,
         spin: None,
+        record: None,
     })
 }
 

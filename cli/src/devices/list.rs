@@ -8,6 +8,7 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use xio_verbs::{DeviceChoice, DeviceLimits, DeviceReport, Error, PortReport, inventory};
 
+use crate::logging::Events;
 use crate::output::Output;
 use crate::serve;
 use crate::talk::transport::verbs;
@@ -107,7 +108,7 @@ pub(crate) fn first_address() -> Result<IpAddr> {
 fn device(report: DeviceReport) -> Device {
     let mut trouble: Vec<String> = report.trouble.iter().map(ToString::to_string).collect();
     if trouble.is_empty()
-        && let Err(error) = verbs::open(0, serve::room(1), choice(&report), None)
+        && let Err(error) = verbs::open::<Events>(0, serve::room(1), choice(&report), None, None)
     {
         // What only shows when somebody tries: memory that cannot be locked, queues too short.
         trouble.push(format!("{:#}", verbs::explained(error)));

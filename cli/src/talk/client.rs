@@ -208,6 +208,15 @@ impl<F: Fn(u64) -> Shape> Client<F> {
         self.is_stopped = true;
     }
 
+    /// Drops the connection: what has no outcome yet fails.
+    pub(crate) fn abort<D: Driver>(&mut self, driver: &mut D) {
+        if let Some(connection) = self.connection.filter(|_| self.phase == Phase::Up) {
+            self.phase = Phase::Closing;
+            // A connection that is gone already says so in its last event.
+            let _ = driver.abort(connection);
+        }
+    }
+
     /// When the next message is due, if the workload wants it to wait.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let idle = self.phase == Phase::Up && !self.is_finished() && !self.vacant.is_empty();

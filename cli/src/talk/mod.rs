@@ -7,6 +7,8 @@ pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod content;
 pub(crate) mod server;
+pub(crate) mod state;
 pub(crate) mod stop;
 pub(crate) mod transport;
 pub(crate) mod url;
+pub(crate) mod watch;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
 /// How often a command looks whether it was asked to end, when nothing else happens. A signal also
 /// interrupts the wait, so this only bounds the rare case that it comes just before one.
@@ -31,6 +31,18 @@ impl Stop {
                 .with_context(|| format!("signal {signal} cannot be caught"))?;
         }
         Ok(stop)
+    }
+
+    /// Lets SIGUSR1 ask for something else: true once for each time that it did, or for several at
+    /// once.
+    ///
+    /// # Errors
+    /// When the system does not let a handler be set.
+    pub(crate) fn asked_besides() -> Result<impl Fn() -> bool> {
+        let asked = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&asked))
+            .with_context(|| format!("signal {SIGUSR1} cannot be caught"))?;
+        Ok(move || asked.swap(false, Ordering::Relaxed))
     }
 
     /// True when an end was asked for.

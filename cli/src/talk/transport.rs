@@ -15,6 +15,9 @@ use xio_proto::driver::Driver;
 use xio_proto::{Config, Reason, Step};
 
 use super::url::{Scheme, Url};
+use super::watch::{Files, Recording, Watch};
+use crate::args::RecordArgs;
+use crate::logging::Events;
 
 /// What a driver has to hold.
 #[derive(Copy, Clone, Debug)]
@@ -58,6 +61,8 @@ pub(crate) struct Purpose<'a> {
     pub(crate) room: Room,
     /// When it sleeps; `None` leaves that to the driver.
     pub(crate) spin: Option<Spin>,
+    /// Where a recording of its endpoint goes.
+    pub(crate) record: Option<&'a Files>,
 }
 
 impl Purpose<'_> {
@@ -103,22 +108,38 @@ pub(crate) trait Transport: Driver<Error: Send + Sync> + Sized {
 
 /// What runs over whatever transport an address asks for.
 pub(crate) trait Command {
-    /// Runs it and returns whether all is well.
+    /// Runs it, recorded there, and returns whether all is well.
     ///
     /// # Errors
     /// The command's own.
-    fn run<D: Transport>(&self) -> Result<bool>;
+    fn run<D: Transport>(&self, record: Option<&Files>) -> Result<bool>;
 }
 
-/// Runs a command over the transport of an address.
+/// Runs a command over the transport of an address, and records what enters its endpoint if that
+/// is wanted.
 ///
 /// # Errors
-/// The command's, and that this program was built without RDMA.
-pub(crate) fn over(scheme: Scheme, command: &impl Command) -> Result<bool> {
+/// The command's, that the recording cannot be written, and that this program was built without
+/// RDMA.
+pub(crate) fn over(scheme: Scheme, record: &RecordArgs, command: &impl Command) -> Result<bool> {
+    let Some(files) = Files::create(record)? else {
+        return watched::<Events>(scheme, None, command);
+    };
+    let result = watched::<Recording>(scheme, Some(&files), command);
+    // The command's own failure says more.
+    let whole = files.finish();
+    result.and_then(|is_well| whole.map(|()| is_well))
+}
+
+fn watched<W: Watch>(
+    scheme: Scheme,
+    record: Option<&Files>,
+    command: &impl Command,
+) -> Result<bool> {
     match scheme {
-        Scheme::Tcp => command.run::<tcp::TcpDriver>(),
+        Scheme::Tcp => command.run::<xio_tcp::TcpDriver<W>>(record),
         #[cfg(any(feature = "rdma", feature = "rdma-dlopen"))]
-        Scheme::Rdma => command.run::<verbs::VerbsDriver>(),
+        Scheme::Rdma => command.run::<xio_verbs::VerbsDriver<W>>(record),
         #[cfg(not(any(feature = "rdma", feature = "rdma-dlopen")))]
         Scheme::Rdma => Err(built_without_verbs()),
     }

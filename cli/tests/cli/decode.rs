@@ -69,10 +69,15 @@ fn frames_are_objects_for_programs() {
 
 #[test]
 fn one_stream_can_be_followed() {
-    for (stream, lines) in [("1", 2), ("2", 0)] {
+    for (stream, lines, status, said) in [
+        ("1", 2, 0, "frames: 2"),
+        ("2", 0, 1, "none of the frames is of stream 2"),
+    ] {
         let args = ["decode", "-", "--json", "--follow", stream];
         let output = piped(&args, HEX.as_bytes(), None);
         assert_eq!(stdout(&output).lines().count(), lines);
+        assert_eq!(output.status.code(), Some(status));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
     }
 }
 

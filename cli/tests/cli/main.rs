@@ -3,6 +3,7 @@
 mod decode;
 mod demo;
 mod help;
+mod observe;
 mod replay;
 mod sim;
 mod states;

@@ -10,14 +10,15 @@ use serde_json::Value;
 use super::{fields, json, stderr, stdout, xio};
 
 /// A running `xio serve`.
-struct Serve {
+pub(super) struct Serve {
     child: Child,
-    url: String,
+    pub(super) url: String,
     words: BufReader<std::process::ChildStderr>,
+    objects: BufReader<std::process::ChildStdout>,
 }
 
 impl Serve {
-    fn start(args: &[&str]) -> Self {
+    pub(super) fn start(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_xio"))
             .args([&["serve"], args, &["--json"]].concat())
             .stdout(Stdio::piped())
@@ -29,17 +30,21 @@ impl Serve {
         words.read_line(&mut line).expect("a line");
         let url = line.trim().strip_prefix("listening at ").expect("a URL");
         let url = url.to_owned();
-        Self { child, url, words }
+        let objects = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self {
+            child,
+            url,
+            words,
+            objects,
+        }
     }
 
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.expect("kill runs").success());
+    pub(super) fn signal(&self, name: &str) {
+        signal(&self.child, name);
     }
 
     /// The next line that has this in it.
-    fn wait_for(&mut self, part: &str) -> String {
+    pub(super) fn wait_for(&mut self, part: &str) -> String {
         let mut line = String::new();
         while !line.contains(part) {
             line.clear();
@@ -47,6 +52,14 @@ impl Serve {
             assert!(read > 0, "no {part:?} before the end");
         }
         line
+    }
+
+    /// Its state, which SIGUSR1 asks for.
+    pub(super) fn state(&mut self) -> Value {
+        self.signal("USR1");
+        let mut line = String::new();
+        self.objects.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("one object")
     }
 
     /// The most memory that it ever had, in bytes.
@@ -61,15 +74,20 @@ impl Serve {
     }
 
     /// Ends it as a person does; its object.
-    fn stop(mut self) -> Value {
+    pub(super) fn stop(mut self) -> Value {
         self.signal("INT");
         let mut text = String::new();
-        let stdout = self.child.stdout.as_mut().expect("a pipe");
-        stdout.read_to_string(&mut text).expect("text");
+        self.objects.read_to_string(&mut text).expect("text");
         let status = self.child.wait().expect("it ends");
         assert!(status.success(), "{status}");
         serde_json::from_str(&text).expect("one object")
     }
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-s", name, &pid]).status();
+    assert!(sent.expect("kill runs").success());
 }
 
 fn ping(url: &str, args: &[&str]) -> Output {
@@ -77,7 +95,7 @@ fn ping(url: &str, args: &[&str]) -> Output {
 }
 
 /// Pings and expects everything to come back.
-fn ping_well(url: &str, args: &[&str]) -> Value {
+pub(super) fn ping_well(url: &str, args: &[&str]) -> Value {
     let output = ping(url, args);
     assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     let object = json(&output);
@@ -150,6 +168,21 @@ fn every_size_comes_back_over_ipv6() {
 }
 
 #[test]
+fn sizes_may_have_units() {
+    let server = Serve::start(&["tcp://127.0.0.1:0", "--reply-size", "2KiB"]);
+    let object = ping_well(
+        &server.url,
+        &["--count", "2", "--size", "1MiB", "--reply-size", "2kib"],
+    );
+    assert_eq!(object["bytes"], 2 * ((1 << 20) + 2048));
+    server.stop();
+    let output = xio(&["ping", "tcp://127.0.0.1:1", "--size", "2GiB"]);
+    assert_eq!(output.status.code(), Some(2));
+    let words = stderr(&output);
+    assert!(words.contains("1073741824 bytes are the most"), "{words}");
+}
+
+#[test]
 fn objects_have_the_agreed_fields() {
     let server = Serve::start(&["tcp://127.0.0.1:0"]);
     let args = ["--count", "50", "--one-way", "--receipt", "--depth", "8"];
@@ -212,7 +245,7 @@ fn rejected_and_redirected_clients_are_told_so() {
 #[test]
 fn killed_server_costs_no_message_its_outcome() {
     // Now and then a server is killed before its client heard that it was accepted.
-    let connected = |output: &Output| !stdout(output).is_empty();
+    let connected = |output: &Output| !stdout(output).contains("\"error\"");
     let output = std::iter::repeat_with(ping_a_server_that_is_killed).find(connected);
     let output = output.expect("there is no end of them");
     let object = json(&output);
@@ -271,6 +304,61 @@ fn stopped_server_lets_deadlines_pass_and_no_more() {
         "{object}"
     );
     server.stop();
+}
+
+/// A ping that goes on for ever, once it is connected.
+fn endless_ping(url: &str) -> Child {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_xio"))
+        .args(["ping", url, "--json", "--count", "100000000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut line = String::new();
+    let words = child.stderr.as_mut().expect("a pipe");
+    BufReader::new(words).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("connected to"), "{line}");
+    child
+}
+
+#[test]
+fn interrupted_ping_takes_what_is_under_way_home() {
+    let server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let child = endless_ping(&server.url);
+    signal(&child, "INT");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let object = json(&output);
+    assert_eq!(
+        (&object["lost"], &object["failed"]),
+        (&0.into(), &serde_json::json!({}))
+    );
+    assert_eq!(server.stop()["requests"], object["ok"]);
+}
+
+#[test]
+fn interrupted_ping_does_not_wait_for_a_server_that_hangs() {
+    let server = Serve::start(&["tcp://127.0.0.1:0"]);
+    let child = endless_ping(&server.url);
+    server.signal("STOP");
+    signal(&child, "TERM");
+    let output = child.wait_with_output().expect("it ends");
+    server.signal("CONT");
+    assert_eq!(output.status.code(), Some(1));
+    let object = json(&output);
+    assert_eq!(object["lost"], 0, "{object}");
+    server.stop();
+}
+
+#[test]
+fn ping_that_gets_no_answer_says_so_in_its_object_too() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("tcp://{}", silent.local_addr().expect("bound"));
+    let output = ping(&url, &["--timeout", "300ms"]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = json(&output)["error"].as_str().unwrap_or("").to_owned();
+    assert!(error.contains("no answer from 127.0.0.1"), "{error}");
+    assert!(stderr(&output).contains(&error), "{}", stderr(&output));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use xio_proto::{
     Access, CmEvent, CmKind, ConnectOptions, ConnectionId, Input, Instant, ListenOptions,
-    ListenerId, Message, NexusId, Reason, RegionId, RemoteMemory, RequestOptions, Segment,
-    SessionId, SessionOpen, SlotId, TaskId, WorkStatus, WrId,
+    ListenerId, Message, NexusId, Reason, Reconnect, RegionId, RemoteMemory, RequestOptions,
+    Segment, SessionId, SessionOpen, SlotId, TaskId, WorkStatus, WrId,
 };
 use xio_tests::hostile::Choices;
 
@@ -115,6 +115,7 @@ impl World {
             force_write: choices.below(8) == 0,
             deadline: ids.deadline,
             last_in_batch: false,
+            idempotent: choices.below(4) == 0,
         };
         let message = message(&side.known, some, choices);
         let input = match choices.below(26) {
@@ -248,8 +249,13 @@ fn rare(
         user,
         ..
     } = *ids;
+    let again = (user & 2 == 0).then_some(Reconnect {
+        attempts_max: 3,
+        ..Reconnect::DEFAULT
+    });
     let options = ConnectOptions {
         own_nexus: user & 1 == 0,
+        reconnect: again,
         ..ConnectOptions::new(user)
     };
     let portals = &PORTALS[..choices.below(5) / 4];
@@ -310,6 +316,10 @@ fn small(which: usize, ids: &Ids, known: &Known, choices: &mut Choices<'_>) -> I
         18 => Input::ReserveSlot { connection },
         19 => Input::ReserveAnswerSlot { request: task },
         20 | 21 => Input::Release { task },
+        22 if choices.below(40) == 0 => Input::Stop {
+            now,
+            bound: Duration::from_millis(choices.below(500) as u64),
+        },
         22 => match choices.below(5) {
             0 => Input::Abort { now, connection },
             1 => Input::ReturnSlot {

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::config::ConnectOptions;
 use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
 use crate::error::{CommandError, Reason, Resource, Step, WorkStatus};
@@ -92,6 +93,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             // It was connected: nobody refuses it any more, it is lost.
             reason = Some(Reason::Disconnected);
         }
+        if input == Input::Established && row.state == State::Connecting {
+            self.answered_private(n, event.private);
+        }
         self.nexus_input(n, input, reason);
     }
 
@@ -113,6 +117,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(Reason::Refused);
         }
         let n = self.serve(transport, request)?;
+        self.offered_private(n, request.private);
         Ok(self.nexus_id(n))
     }
 
@@ -331,11 +336,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut t.nexuses[n as usize];
         let generation = row.generation;
         let bucket = row.bucket;
+        let known = row.agreement.bucket;
         *row = Nexus {
             generation,
             bucket,
             ..Nexus::VACANT
         };
+        row.agreement.bucket = known;
         row.transport = transport.0;
         row.peer = peer;
         row.framing = framing;
@@ -366,6 +373,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         );
         if ends && row.reason.is_none() {
             row.reason = reason;
+            let opening = matches!(from, State::Connecting | State::Handshaking);
+            if opening
+                && Nexus::shows_incompatible(reason)
+                && let Some(reason) = reason
+            {
+                self.remember_incompatible(n, reason);
+            }
         }
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
@@ -394,6 +408,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Answer => self.answer_setup(n, from),
             Action::GoOnline => {
+                self.forget_incompatible(n);
                 self.disarm(Timer::Nexus(n));
                 self.plan_receives(n);
                 self.nexus_up(n);
@@ -401,7 +416,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Establish => self.trace.mark("frame before established"),
             Action::Linger => {
-                let linger = self.g.config.linger;
+                let linger = self.linger();
                 self.arm_after(Timer::Nexus(n), linger);
             }
             Action::Unlinger => {
@@ -512,6 +527,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.disarm(Timer::Nexus(n));
         self.end_held_tasks(n);
         self.unhash(n);
+        self.forget(n);
         let nexus = self.nexus(n);
         debug_assert_eq!(nexus.connection_count, 0);
         let rdma = nexus.framing == Framing::Rdma;
@@ -520,6 +536,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);
+        self.one_less();
     }
 
     fn flush_receives(&mut self, n: u32) {
@@ -533,6 +550,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             nexus.posted -= 1;
             debug_assert!(t.slots[slot as usize].usage == SlotUse::Posted);
             let transport = nexus.transport;
+            count(&mut nexus.traffic.flushed, 1);
             self.transport(transport).cq_used -= 1;
             self.g.counters.flushed += 1;
             self.free_slot(slot);
@@ -542,6 +560,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn flush_send_queue(&mut self, n: u32) {
         while self.nexus(n).sq_head != NONE {
             self.g.counters.flushed += 1;
+            count(&mut self.nexus(n).traffic.flushed, 1);
             self.pop_work(n, WorkStatus::Flushed);
         }
     }
@@ -609,14 +628,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let nexus = self.nexus_id(n);
         let row = self.nexus(n);
         let (peer, local) = (row.peer, row.local);
-        let params = ConnectParams {
+        let reason = row.reason.unwrap_or(Reason::Refused);
+        let mut params = ConnectParams {
             retry: 7,
             rnr_retry: 7,
             reads: u8::MAX,
             dual_stream: row.framing == Framing::TcpDual,
             private: PrivateData::EMPTY,
         };
-        let reason = row.reason.unwrap_or(Reason::Refused);
+        match due {
+            Due::Connect => params.private = self.offer_private(n),
+            Due::Accept => params.private = self.answer_private(n),
+            _ => {}
+        }
         let timeout_ms = millis(self.g.config.connect_timeout);
         Some(match due {
             Due::Nothing => return None,

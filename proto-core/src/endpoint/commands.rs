@@ -34,6 +34,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &ListenOptions,
     ) -> Result<ListenerId, CommandError> {
         recorded!(self, Listen { transport, address, options: *options } => self.listen(transport, address, options));
+        self.not_stopping()?;
         self.known_transport(transport)?;
         let t = self.s.tables();
         let l = self
@@ -64,20 +65,29 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// `Unknown`.
     pub fn unlisten(&mut self, listener: ListenerId) -> Result<(), CommandError> {
         recorded!(self, Unlisten { listener } => self.unlisten(listener));
+        match self.end_listener(listener) {
+            true => Ok(()),
+            false => Err(CommandError::Unknown),
+        }
+    }
+
+    /// Whether it was one that listened.
+    pub(crate) fn end_listener(&mut self, listener: ListenerId) -> bool {
         let rows = self.s.tables().listeners;
         let row = rows.get_mut(listener.index());
         let Some(l) = row.filter(|l| l.live && l.generation == listener.generation()) else {
-            return Err(CommandError::Unknown);
+            return false;
         };
         l.live = false;
         if l.failed.take().is_some() {
             // The driver has nothing to take back, and the user no longer cares.
             self.g.listeners.give(rows, listener.at());
+            self.one_less();
         } else {
             l.due_unlisten = true;
             self.g.listeners_due = true;
         }
-        Ok(())
+        true
     }
 
     pub(crate) fn poll_listeners(&mut self, transport: TransportId) -> Option<Control> {
@@ -99,6 +109,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             if core::mem::take(&mut l.due_unlisten) {
                 self.g.listeners.give(t.listeners, index as u32);
+                self.one_less();
                 return Some(Control::Unlisten { listener });
             }
         }
@@ -122,8 +133,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// may be sent at once; they leave when the connection is established.
     ///
     /// # Errors
-    /// `Full` for the table that is full, `TooLong` when URI and private data do not fit one
-    /// frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
+    /// `Full` for the table that is full, `BadValue` for delays of
+    /// [`reconnect`](ConnectOptions::reconnect) that are zero or the wrong way round, `TooLong` when
+    /// URI and private data do not fit one frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
     /// with [`Reason::SetupTooLong`].
     pub fn connect(
         &mut self,
@@ -136,9 +148,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<ConnectionId, CommandError> {
         recorded!(self, Connect { now, transport, peer, setup: *setup, options: *options } => self.connect(now, transport, peer, setup, options, slots));
         self.set_now(now);
+        self.not_stopping()?;
         self.known_transport(transport)?;
         if peer.port() == 0 {
             return Err(CommandError::BadAddress);
+        }
+        if options.reconnect.is_some_and(|again| !again.is_possible()) {
+            return Err(CommandError::BadValue("delays of reconnect"));
+        }
+        if options.reconnect.is_some() && self.g.tasks.free() == 0 {
+            return Err(CommandError::Full(Resource::Tasks));
         }
         let s = self.take_session()?;
         let shared = self.shared_with(s, transport, peer, options);
@@ -159,6 +178,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 return Err(error);
             }
         };
+        self.keep_for_retry(c, transport, peer, options);
         let row = self.connection(c);
         row.setup_slot = slot.0;
         row.setup_len = slot.1;
@@ -204,7 +224,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The nexus that a new connection of a session shares, if there is one.
-    fn shared_with(
+    pub(crate) fn shared_with(
         &mut self,
         s: u32,
         transport: TransportId,
@@ -482,6 +502,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         t.sessions[s as usize].state = session::State::Vacant;
         self.g.sessions.give(t.sessions, s);
+        self.one_less();
     }
 
     pub(crate) fn take_connection(&mut self) -> Result<u32, CommandError> {
@@ -505,6 +526,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         debug_assert_eq!(t.connections[c as usize].tasks, NONE);
         t.connections[c as usize].state = connection::State::Vacant;
         self.g.connections.give(t.connections, c);
+        self.one_less();
     }
 }
 

@@ -5,6 +5,7 @@
 use core::time::Duration;
 
 use super::Endpoint;
+use super::reconnect::for_each_oldest_first;
 use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
 use crate::error::{Reason, Step};
 use crate::ids::NONE;
@@ -58,23 +59,23 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.go_online(c);
             }
             Action::Fail => {
-                self.connection_event(c, ConnectionEvents::FAILED);
+                self.tell_failed(c);
                 if self.connection(c).state == State::FinWait1 {
                     // The peer has no use for what is queued: it said no.
                     let reason = self.connection(c).reason;
                     self.flush_queued_requests(c, reason);
                     self.send_fin(c);
                 } else {
-                    self.end_connection(c);
+                    self.end_connection(c, from);
                 }
             }
             Action::Give => {
-                self.connection_event(c, ConnectionEvents::FAILED);
-                self.end_connection(c);
+                self.tell_failed(c);
+                self.end_connection(c, from);
             }
             Action::SendFin => {
                 if from == State::Leaving {
-                    self.connection_event(c, ConnectionEvents::FAILED);
+                    self.tell_failed(c);
                 }
                 self.send_fin(c);
             }
@@ -99,12 +100,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let wait = self.g.config.time_wait;
                 self.arm_after(Timer::Connection(c), wait);
             }
-            Action::Finish => self.end_connection(c),
+            Action::Finish => self.end_connection(c, from),
+            Action::Part => self.part(c, from),
+            Action::Await => self.await_retry(c),
             Action::Drop => {
                 if from == State::Leaving || from == State::Requested {
-                    self.connection_event(c, ConnectionEvents::FAILED);
+                    self.tell_failed(c);
                 }
-                self.break_connection(c);
+                self.break_connection(c, from);
             }
             Action::Report => self.connection_event(c, ConnectionEvents::CLOSED),
             Action::Free => self.free_connection(c),
@@ -120,11 +123,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn go_online(&mut self, c: u32) {
         self.disarm(Timer::Connection(c));
+        let now = self.g.now;
         let row = self.connection(c);
         let s = row.session;
-        row.reported_up = true;
+        let again = core::mem::replace(&mut row.reported_up, true);
+        if let Some(mut retry) = self.retry(c) {
+            retry.at = now;
+            self.set_retry(c, &retry);
+        }
         self.drop_portals(c);
         let session = self.session(s);
+        session.hidden = false;
         let peer = (
             session.peer_id,
             session.peer_depth_messages,
@@ -138,7 +147,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.config.flow_control {
             self.drop_too_long(c, peer.2);
         }
-        self.connection_event(c, ConnectionEvents::ESTABLISHED);
+        self.connection_event(
+            c,
+            if again {
+                ConnectionEvents::ANEW
+            } else {
+                ConnectionEvents::ESTABLISHED
+            },
+        );
         if let Some(keepalive) = self.g.config.keepalive {
             self.arm_after(Timer::Keepalive(c), keepalive.time);
         }
@@ -153,8 +169,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.mark_tx(c);
     }
 
-    /// A connection's deadline: of setup, FIN or time-wait, by state.
+    /// The connection was never there, unless it was before it was lost.
+    fn tell_failed(&mut self, c: u32) {
+        if !self.connection(c).reported_up {
+            self.connection_event(c, ConnectionEvents::FAILED);
+        }
+    }
+
+    /// A connection's deadline: of setup, FIN, time-wait or the next attempt, by state.
     pub(crate) fn connection_deadline(&mut self, c: u32) {
+        if self.connection(c).state == State::Waiting {
+            self.retry_due(c);
+            return;
+        }
         // Without a transport connection it was the user who did not say where a portal is.
         if self.connection(c).nexus != NONE && self.try_next_portal(c) {
             return;
@@ -177,7 +204,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             _ => Step::Fin,
         };
-        self.connection_input(c, Input::Deadline, Some(Reason::TimedOut(step)));
+        self.lose(c, Input::Deadline, Reason::TimedOut(step));
     }
 
     /// The keepalive timer of a connection ran out (PROTOCOL.md 8.4).
@@ -222,7 +249,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
         } else {
             let reason = Reason::TimedOut(Step::Keepalive);
-            self.connection_input(c, Input::KeepaliveDead, Some(reason));
+            if self.retries(c, reason) && n != NONE {
+                // Nobody answers there, whoever else is on it.
+                self.nexus_input(n, nexus::Input::Fail, Some(reason));
+            } else {
+                self.connection_input(c, Input::KeepaliveDead, Some(reason));
+            }
         }
     }
 
@@ -255,12 +287,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Ends a connection that did not part by FIN: the peer may not know.
-    fn break_connection(&mut self, c: u32) {
+    fn break_connection(&mut self, c: u32, from: State) {
         let n = self.connection(c).nexus;
         if n != NONE {
             self.nexus(n).late_allowed = true;
         }
-        self.end_connection(c);
+        self.end_connection(c, from);
         if n != NONE && self.connection(c).state == State::Ending {
             // What the device or the peer still has of it comes back with the transport connection.
             let reason = self.connection(c).reason;
@@ -278,7 +310,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// All its messages get their outcome; what device or peer still hold comes back later.
-    fn end_connection(&mut self, c: u32) {
+    fn end_connection(&mut self, c: u32, from: State) {
         self.disarm(Timer::Connection(c));
         self.disarm(Timer::Keepalive(c));
         let row = self.connection(c);
@@ -300,7 +332,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.drop_incoming(request);
         }
         self.drop_portals(c);
-        self.leave_nexus(c);
+        if from != State::Parting {
+            self.leave_nexus(c);
+        }
         // Nothing below may settle it before all of it is done.
         self.connection(c).held += 1;
         self.flush_tasks(c);
@@ -310,7 +344,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The nexus is no longer counted as used by the connection, though tasks may still be on it.
-    fn leave_nexus(&mut self, c: u32) {
+    pub(crate) fn leave_nexus(&mut self, c: u32) {
         let n = self.connection(c).nexus;
         if n == NONE {
             return;
@@ -323,7 +357,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn settle(&mut self, c: u32) {
         let row = self.connection(c);
         let (ending, held) = (
-            row.state == State::Ending,
+            matches!(row.state, State::Ending | State::Parting),
             row.held > 0 || row.control_work > 0,
         );
         if ending && (!held || mutated!(self.g, ClosedEarly)) {
@@ -350,7 +384,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Buffers that the peer may still reach come back only with the end of the transport
     /// connection, so it ends now, unless others live on it.
-    fn reclaim_from_peer(&mut self, c: u32) {
+    pub(crate) fn reclaim_from_peer(&mut self, c: u32) {
         let row = self.connection(c);
         let (n, reason, mut t) = (row.nexus, row.reason, row.tasks);
         if n == NONE || self.nexus(n).connection_count > 0 {
@@ -375,9 +409,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.leave_blocked(c);
         self.leave_pool(c);
-        self.detach_session(c, s);
+        self.forget_retry(c);
+        if s != NONE {
+            self.detach_session(c, s);
+        }
         self.give_connection(c);
-        if self.session(s).connection_count == 0 {
+        if s != NONE && self.session(s).connection_count == 0 {
             self.session_input(s, session::Input::LastGone);
         }
     }
@@ -396,7 +433,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } else {
                 Input::Lost
             };
-            self.connection_input(c, input, Some(reason));
+            self.lose(c, input, reason);
         }
     }
 
@@ -405,7 +442,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let mut c = t.nexuses[n as usize].connections;
         while c != NONE {
             let row = &t.connections[c as usize];
-            if !matches!(row.state, State::Ending | State::Over) {
+            if !row.state.is_off() {
                 return Some(c);
             }
             c = row.nexus_next;
@@ -466,7 +503,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.session_next = head;
     }
 
-    fn detach_session(&mut self, c: u32, s: u32) {
+    pub(crate) fn detach_session(&mut self, c: u32, s: u32) {
         let t = self.s.tables();
         let row = &mut t.connections[c as usize];
         let (prev, next, reason) = (row.session_prev, row.session_next, row.reason);
@@ -502,20 +539,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// left to the user.
     fn flush_tasks(&mut self, c: u32) {
         self.flush_queues(c);
-        // The youngest is first in the list, and the oldest gets its outcome first.
-        let mut t = self.connection(c).tasks;
-        while t != NONE && self.task(t).next != NONE {
-            t = self.task(t).next;
-        }
-        while t != NONE {
-            let younger = self.task(t).prev;
-            let left = self.leave_transfers(t);
-            self.flush_task(t);
-            if left {
-                // One that had ended waited for its READ_ACK only.
-                self.try_free(t);
-            }
-            t = younger;
+        let reason = self.connection(c).reason;
+        for_each_oldest_first!(self, c, t => {
+            self.end_task(t, reason);
+        });
+    }
+
+    /// A message of a connection that ends or is lost.
+    pub(crate) fn end_task(&mut self, t: u32, reason: Reason) {
+        let left = self.leave_transfers(t);
+        self.flush_task(t, reason);
+        if left {
+            // One that had ended waited for its READ_ACK only.
+            self.try_free(t);
         }
     }
 
@@ -606,6 +642,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         match row.state {
             State::Opening | State::SetupSent | State::HelloSent | State::Online => Ok(()),
+            State::Parting | State::Waiting => Ok(()),
             _ => Err(row.reason),
         }
     }

@@ -12,6 +12,7 @@ use crate::state::session::{Input as SessionInput, State as SessionState};
 use crate::state::task::State as TaskState;
 use crate::storage::Storage;
 use crate::table::queue_pop;
+use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::Kind;
 
@@ -64,7 +65,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let event = self
             .poll_session_event()
             .or_else(|| self.poll_region_event())
-            .or_else(|| self.poll_listen_failed());
+            .or_else(|| self.poll_listen_failed())
+            .or_else(|| self.poll_stopped());
         self.g.rare_events = event.is_some();
         event
     }
@@ -158,13 +160,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The next event of a connection, which goes to the end of the round if it has more.
     fn connection_event_due(&mut self, c: u32) -> Option<Event> {
         let row = self.connection(c);
-        let first = ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED;
+        let first =
+            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW;
+        let t = row.ev_head;
+        if t != NONE && self.is_overdue(t) {
+            // Its turn comes again with the timer.
+            return None;
+        }
+        let row = self.connection(c);
         let event = if row.events.contains(ConnectionEvents::PORTALS) {
             Some(self.portals_event(c))
         } else if row.events.intersects(first) {
             Some(self.opening_event(c))
         } else if row.ev_head != NONE {
             self.next_task_event(c)
+        } else if row.events.contains(ConnectionEvents::LOST) {
+            Some(self.loss_event(c))
         } else if row.events.contains(ConnectionEvents::WRITABLE) {
             row.events.remove(ConnectionEvents::WRITABLE);
             let user = row.user;
@@ -193,17 +204,34 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         event
     }
 
+    fn loss_event(&mut self, c: u32) -> Event {
+        let connection = self.connection_id(c);
+        let row = self.connection(c);
+        row.events.remove(ConnectionEvents::LOST);
+        let unanswered = core::mem::take(&mut row.unanswered);
+        let (user, reason) = (row.user, row.reason);
+        self.heard_of_loss(c);
+        Event::Reconnecting {
+            connection,
+            user,
+            reason,
+            unanswered,
+        }
+    }
+
     fn opening_event(&mut self, c: u32) -> Event {
         let connection = self.connection_id(c);
         let row = self.connection(c);
-        let established = row.events.contains(ConnectionEvents::ESTABLISHED);
+        let failed = row.events.contains(ConnectionEvents::FAILED);
+        let again = row.events.contains(ConnectionEvents::ANEW);
+        let attempts = self.retry(c).map_or(0, |retry| retry.attempts);
+        let row = self.connection(c);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
-        row.events.remove(if established {
-            ConnectionEvents::ESTABLISHED
-        } else {
-            ConnectionEvents::FAILED
-        });
+        // One of them is there.
+        row.events.remove(
+            ConnectionEvents::ESTABLISHED | ConnectionEvents::FAILED | ConnectionEvents::ANEW,
+        );
         let (message, private) = if slot == NONE {
             (None, Span::EMPTY)
         } else {
@@ -220,20 +248,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 },
             )
         };
+        if failed {
+            return Event::ConnectFailed {
+                connection,
+                user,
+                reason,
+                message,
+                private,
+            };
+        }
         let session = self.session_id(s);
-        if established {
-            Event::Established {
+        if again {
+            Event::Reconnected {
                 connection,
                 session,
                 user,
+                attempts,
                 message,
                 private,
             }
         } else {
-            Event::ConnectFailed {
+            Event::Established {
                 connection,
+                session,
                 user,
-                reason,
                 message,
                 private,
             }
@@ -292,6 +330,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The user knows of a received message now: a receipt that it wants is due.
     #[inline]
     fn main_event_taken(&mut self, c: u32, t: u32) {
+        if self.task(t).flags.contains(TaskFlags::TIMED) {
+            self.disarm(Timer::Task(t));
+        }
         if mutated!(self.g, ReceiptForgotten) {
             return;
         }
@@ -363,6 +404,15 @@ fn task_event(c: u32, row: &Connection, t: u32, task: &Task, bit: TaskEvents) ->
             task: id,
             header: header(t, task),
             len: task.transfer.total,
+        });
+    }
+    if bit == TaskEvents::GIVEN_UP {
+        // It may be answered meanwhile.
+        let in_hands = task.state == TaskState::Delivered;
+        return in_hands.then_some(Event::CancelAsked {
+            connection: ConnectionId::new(c, row.generation),
+            user: row.user,
+            task: id,
         });
     }
     if bit != TaskEvents::MAIN {

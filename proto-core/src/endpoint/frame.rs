@@ -1,6 +1,7 @@
 //! Frames as bytes: headers are written into the slot, around what the user put there.
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::entries::{Awaited, Frames, SegmentList, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::NONE;
 use crate::memory::{ListKind, SegmentSpan, SlotId, Slots, Span};
@@ -106,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// NEXUS_SETUP_REQ or NEXUS_SETUP_RSP.
     pub(crate) fn setup_frame(&mut self, n: u32, slot: u32, slots: &mut impl Slots) -> Work {
         let mut params = self.setup_params(n);
+        params.pad = self.setup_pad(n);
         let row = self.nexus(n);
         row.setup_due = false;
         row.setup_work = true;
@@ -162,6 +164,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
+        count(&mut self.nexus(n).traffic.nops_sent, 1);
         self.plain_frame(n, Kind::CreditNop, slot, len, 0)
     }
 
@@ -258,6 +261,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let list = ResponseList::none();
             encode_response(bytes, at, framing, kind, &session, &head, list, true)
         };
+        if self.nexus(n).agreement.is_speaking() {
+            self.write_introduction(n, kind, &mut bytes[start..]);
+        }
         // On two streams even the payload of a control frame goes on the data stream.
         let end = at + usize::from(header_len);
         let layout = Layout::new(framing, slot, start, at, end);
@@ -283,6 +289,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Frames::FIN_RSP => (Kind::FinRsp, row.fin_rtid, none),
             Frames::KEEPALIVE_REQ => (Kind::KeepaliveReq, 0, none),
             Frames::KEEPALIVE_RSP => (Kind::KeepaliveRsp, row.keepalive_rtid, none),
+            Frames::CANCEL_REQ => (Kind::CancelReq, 0, none),
             _ => (Kind::AckReq, 0, none),
         }
     }
@@ -323,6 +330,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let at = self.g.config.headroom();
                 let len = reject.encode(&mut slots.slot_mut(SlotId(slot))[at..]);
                 (slot, len.unwrap_or(0) as u16)
+            }
+            Kind::CancelReq => {
+                let at = self.g.config.headroom();
+                let len = self.cancel_payload(c, &mut slots.slot_mut(SlotId(slot))[at..]);
+                (slot, len)
             }
             _ => (slot, 0),
         }
@@ -388,6 +400,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (kind, prompt) = (task.kind, task.flags.contains(TaskFlags::PROMPT));
         let bytes = slots.slot_mut(SlotId(slot));
         let start = self.encode_task(t, bytes, kind, framing, &session, &head, &mode);
+        let wait = self.wait_told(n, t);
+        if wait != 0 {
+            crate::wire::put_wait(&mut bytes[start..], wait);
+        }
         let in_slot = at + usize::from(header_len);
         let end = in_slot + self.task(t).slot_data as usize;
         let layout = Layout::new(framing, slot, start, in_slot, end);

@@ -86,6 +86,7 @@ impl<T: Trace> Hot<'_, T> {
         let from = row.state;
         let (next, action) = task::lookup(from, input);
         row.state = next;
+        self.g.life.step(from, next);
         if action == Action::Ignored {
             self.g.counters.ignored_inputs += 1;
         } else {
@@ -99,6 +100,8 @@ impl<T: Trace> Hot<'_, T> {
     /// the program runs.
     #[inline(always)]
     pub(crate) fn step(&mut self, t: u32, from: State, input: Input) {
+        let (next, _) = task::lookup(from, input);
+        self.g.life.step(from, next);
         self.tasks[t as usize].step(self.trace, t, from, input);
     }
 
@@ -214,6 +217,7 @@ impl<T: Trace> Hot<'_, T> {
         let c = &mut self.connections[row.connection as usize];
         c.held += u32::from(held);
         if !row.flags.contains(TaskFlags::INCOMING) {
+            self.g.life.end(ending);
             // It no longer counts against its connection's queue limits.
             c.queued_messages -= 1;
             c.queued_bytes -= row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
@@ -263,6 +267,7 @@ impl<T: Trace> Hot<'_, T> {
             .union(TaskFlags::USER)
             .union(TaskFlags::LINGERS)
             .union(TaskFlags::PORTALS)
+            .union(TaskFlags::WITHDRAWN)
             .union(TaskFlags::PEER_HOLDS);
         let row = &self.tasks[t as usize];
         row.state == State::Ended && row.work == 0 && !row.flags.intersects(BUSY)
@@ -339,6 +344,8 @@ impl<T: Trace> Hot<'_, T> {
     fn enter_queue(&mut self, n: u32, at: u32, bytes: u64) {
         let nexus = &mut self.nexuses[n as usize];
         nexus.sq_bytes += bytes;
+        nexus.traffic.work_posted += 1;
+        nexus.traffic.bytes_posted += bytes;
         let last = core::mem::replace(&mut nexus.sq_tail, at);
         if nexus.sq_head == NONE {
             nexus.sq_head = at;

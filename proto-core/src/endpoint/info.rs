@@ -4,21 +4,29 @@ use core::net::SocketAddr;
 
 use super::Endpoint;
 use crate::config::TransportLimits;
-use crate::entries::SlotUse;
+use crate::entries::{Ending, Nexus, SlotUse};
 use crate::error::CommandError;
 use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TransportId};
 use crate::memory::SlotId;
 use crate::state::connection;
+use crate::state::task::State;
 use crate::storage::Storage;
 use crate::trace::Trace;
-use crate::wire::Framing;
+use crate::wire::{Extensions, Framing};
 
 /// What the peer is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PeerKind {
-    /// Speaks the protocol of libxio and nothing more.
+    /// Speaks the protocol of libxio and nothing more, as far as is known yet.
     Libxio,
+    /// Is of this kind, and agreed on extensions (PROTOCOL.md 2.6).
+    Xio {
+        /// Version of the extensions that both speak.
+        version: u8,
+        /// Which of its lives it is; 0 if it did not say.
+        incarnation: u64,
+    },
 }
 
 /// What is known of a connection.
@@ -45,6 +53,8 @@ pub struct ConnectionInfo {
     pub sq_depth: u16,
     /// What the peer is.
     pub peer_kind: PeerKind,
+    /// What both sides can do beyond libxio's protocol.
+    pub extensions: Extensions,
     /// Name of its state, as in the state tables.
     pub state: &'static str,
     /// Messages of this side that have no outcome yet.
@@ -93,6 +103,16 @@ pub struct Counters {
     pub writes: u64,
     /// Cancel frames of peers, which nothing is done about.
     pub cancels_ignored: u64,
+    /// Cancel frames sent to peers that understand them.
+    pub cancels_sent: u64,
+    /// Cancel frames of such peers.
+    pub cancels_received: u64,
+    /// Received messages that were cancelled before the user saw them.
+    pub cancelled_unseen: u64,
+    /// Requests and one-ways that told the peer their deadline.
+    pub deadlines_sent: u64,
+    /// Received messages whose time was over before the user saw them.
+    pub expired_unseen: u64,
     /// Accepted sockets that never became part of a transport connection.
     pub strays: u64,
     /// Accepted sockets for which there was no room.
@@ -101,6 +121,67 @@ pub struct Counters {
     pub stale_sockets: u64,
     /// Bytes of payload that nobody wanted.
     pub bytes_discarded: u64,
+    /// Attempts to make a lost connection anew.
+    pub reconnect_attempts: u64,
+    /// Messages whose deadline passed before their outcome.
+    pub timed_out: u64,
+    /// Messages that the user cancelled before their outcome.
+    pub cancelled: u64,
+    /// Sends that found no receive at the peer, however often the device tried.
+    pub rnr: u64,
+    /// Connections that were aborted as they had not parted within the bound of `stop`.
+    pub stop_aborted: u64,
+    /// Transport connections that ended because their peer was started again.
+    pub restarts_seen: u64,
+}
+
+/// Where the messages of this side are: each is in one of the first three, and adds to one of the
+/// others when it has its outcome. Answers are not counted.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct LifeCycle {
+    /// Rows that no message has.
+    pub idle: u32,
+    /// Messages that were taken, and of which nothing is sent.
+    pub prep: u32,
+    /// Messages that are sent, and have no outcome.
+    pub pending: u32,
+    /// Messages with a good outcome: an answer, a receipt, or sent.
+    pub completed: u64,
+    /// Cancelled messages.
+    pub cancelled: u64,
+    /// Messages whose deadline passed.
+    pub timed_out: u64,
+    /// Messages with another bad outcome.
+    pub failed: u64,
+}
+
+impl LifeCycle {
+    /// A message of this side goes from one state to another.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, from: State, next: State) {
+        const fn phase(state: State) -> (u32, u32) {
+            match state {
+                State::Queued => (1, 0),
+                State::Sent | State::AnswerFetching | State::Parked => (0, 1),
+                _ => (0, 0),
+            }
+        }
+        let (was, is) = (phase(from), phase(next));
+        if was != is {
+            self.prep = self.prep - was.0 + is.0;
+            self.pending = self.pending - was.1 + is.1;
+        }
+    }
+
+    /// A message of this side has its outcome.
+    pub(crate) fn end(&mut self, ending: Ending) {
+        match ending {
+            Ending::Open | Ending::Good | Ending::Receipt(_) => self.completed += 1,
+            Ending::Failed(_) => self.failed += 1,
+            Ending::TimedOut => self.timed_out += 1,
+            Ending::Cancelled => self.cancelled += 1,
+        }
+    }
 }
 
 /// What is left of each table and pool.
@@ -132,10 +213,31 @@ pub struct FreeRows {
     pub armed: u32,
 }
 
+impl Nexus {
+    fn peer_kind(&self) -> PeerKind {
+        let agreement = &self.agreement;
+        match agreement.on.is_empty() {
+            true => PeerKind::Libxio,
+            false => PeerKind::Xio {
+                version: agreement.version,
+                incarnation: agreement.incarnation,
+            },
+        }
+    }
+}
+
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// What has happened so far.
     pub fn counters(&self) -> &Counters {
         &self.g.counters
+    }
+
+    /// Where this side's messages are, and what became of those that are over.
+    pub fn life_cycle(&self) -> LifeCycle {
+        LifeCycle {
+            idle: self.g.tasks.free(),
+            ..self.g.life
+        }
     }
 
     /// What is free in each table: equal to the figures after construction when nothing lives.
@@ -195,7 +297,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             header_max: n.peer_header_max,
             rq_depth: n.rq_depth,
             sq_depth: n.sq_window,
-            peer_kind: PeerKind::Libxio,
+            peer_kind: n.peer_kind(),
+            extensions: n.agreement.on,
             state: connection::MACHINE.states[c.state as usize],
             queued_messages: c.queued_messages,
             queued_bytes: c.queued_bytes,

@@ -44,6 +44,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 );
             }
         }
+        let queued: u32 = view.connections.iter().map(|c| c.queued_messages).sum();
+        let life = &self.g.life;
+        assert_eq!(queued, life.prep + life.pending, "messages without outcome");
         self.check_sockets(&view);
         self.check_completions(&view);
         self.check_chunks(&view);
@@ -216,7 +219,7 @@ fn check_nexus(view: &View<'_>, n: u32) {
         assert_eq!(row.nexus, n, "connection {c} on another's list");
         assert_eq!(row.nexus_prev, prev, "back link of connection {c}");
         prev = c;
-        let gone = matches!(row.state, ConnectionState::Ending | ConnectionState::Over);
+        let gone = row.state.is_off();
         living += u32::from(!gone);
     }
     assert_eq!(living, nexus.connection_count, "connections of nexus {n}");
@@ -278,7 +281,7 @@ fn check_connection(view: &View<'_>, c: u32) {
         "unfinished messages of connection {c}"
     );
     assert_eq!(held, row.held, "lingering messages of connection {c}");
-    if !matches!(row.state, ConnectionState::Ending | ConnectionState::Over) {
+    if !row.state.is_off() {
         assert_eq!(
             unanswered, row.unanswered,
             "unanswered requests of connection {c}"

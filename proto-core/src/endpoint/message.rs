@@ -2,6 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
+use super::snapshot::count;
 use crate::entries::{Connection, Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
@@ -13,6 +14,7 @@ use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
     Kind, Op, Request, Response, SessionFields, SessionFlags, TransportFlags, Violation, What,
+    status,
 };
 
 impl Connection {
@@ -47,6 +49,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         n: u32,
         slot: u32,
         request: &Request<'_>,
+        wait: u64,
     ) -> Result<Keep, Violation> {
         let Some(c) = self.session_connection(n, request.session.dest_session, request.kind)?
         else {
@@ -56,6 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         // A refused client has no user here that could take it.
         if !Self::receives(row.state) || row.silent {
+            count(&mut row.traffic.late, 1);
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -71,6 +75,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let size =
                 u64::from(request.head.header_len) + request.head.data_len + request.out_total();
             self.owe_dropped(c, size);
+            count(&mut self.connection(c).traffic.late, 1);
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -80,17 +85,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if request.out_total() > self.g.config.payload_max {
             return Ok(self.break_session(c, What::PayloadTooLong, 56, request.out_total()));
         }
-        self.arrive(n, c, slot, request);
+        self.arrive(n, c, slot, request, wait);
         Ok(Keep::Yes)
     }
 
-    fn arrive(&mut self, n: u32, c: u32, slot: u32, request: &Request<'_>) {
+    fn arrive(&mut self, n: u32, c: u32, slot: u32, request: &Request<'_>, wait: u64) {
         let t = slot;
         let head = &request.head;
         let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
+        let expires = self.g.now.after(core::time::Duration::from_micros(wait));
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
         row.reset();
+        row.expires = expires.as_nanos();
         row.kind = request.kind;
         row.nexus = n;
         row.serial = request.session.serial;
@@ -100,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.data_at = request.data_at;
         row.data_len = head.data_len;
         row.flags = TaskFlags::INCOMING | TaskFlags::USER;
+        row.flags.set(TaskFlags::TIMED, wait > 0);
         row.flags.set(
             TaskFlags::LAST,
             head.flags.contains(TransportFlags::LAST_IN_BATCH),
@@ -122,7 +130,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.offer_write = head.in_op == Op::Write && reachable;
         }
         self.link_task(c, t);
-        self.connection(c).unanswered += u32::from(request.kind == Kind::MsgReq);
+        let row = self.connection(c);
+        row.unanswered += u32::from(request.kind == Kind::MsgReq);
+        row.traffic.messages_received += 1;
         self.g.counters.messages_received += 1;
         if head.out_op == Op::Read && request.out_total() > 0 {
             self.start_fetch(n, c, t, request);
@@ -138,6 +148,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Tells the user of a received message, behind those that are still being fetched.
     #[inline]
     pub(crate) fn deliver(&mut self, c: u32, t: u32) {
+        self.await_user(t);
         if self.connection(c).hold_head == NONE || mutated!(self.g, Overtaken) {
             self.task_event(t, TaskEvents::MAIN);
         } else {
@@ -274,7 +285,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if head.status != 0 {
             self.owe_dropped(c, size);
-            self.finish(t, Ending::Failed(Failure::PeerStatus(head.status)));
+            let row = self.task(t);
+            // The peer kept the time that it was told.
+            let timed = head.status == status::TIMEOUT && row.timer != NONE;
+            let failed = Ending::Failed(Failure::PeerStatus(head.status));
+            self.finish(t, if timed { Ending::TimedOut } else { failed });
             return Keep::No;
         }
         self.keep_answer(t, slot, response);
@@ -298,6 +313,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// An answer after the outcome: counted and dropped, its message's row is free now.
     pub(crate) fn late(&mut self, t: u32) {
         self.g.counters.late += 1;
+        self.count_on(t, |traffic| count(&mut traffic.late, 1));
         self.trace.mark("late answer dropped");
         self.maybe_return(t);
         self.try_free(t);

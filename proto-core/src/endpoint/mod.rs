@@ -14,6 +14,9 @@ mod connection;
 mod credit;
 mod direct;
 mod event;
+mod extension;
+#[cfg(feature = "check")]
+mod fingerprint;
 mod frame;
 mod hot;
 mod info;
@@ -25,11 +28,15 @@ mod plain;
 mod pool;
 mod portal;
 mod receive;
+mod reconnect;
 mod rendezvous;
 mod send;
 mod session;
 mod shared;
+mod snapshot;
+mod stop;
 mod time;
+mod withdraw;
 mod work;
 
 pub use cm::ConnectRequest;
@@ -37,12 +44,17 @@ pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
 pub(crate) use hot::Hot;
-pub use info::{ConnectionInfo, Counters, FreeRows, PeerKind};
+pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;
 pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+pub use snapshot::{
+    ConnectionCounters, ConnectionSnapshot, NexusCounters, NexusSnapshot, Phases, Snapshot,
+};
+
+use arrayvec::ArrayVec;
 
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
@@ -85,8 +97,20 @@ pub const MARKS: &[&str] = &[
     "control frame waited for data",
     "payload discarded",
     "payload expired under way",
+    "attempt waited for others",
+    "attempt refused for now",
+    "incompatible peer not tried",
+    "no row for an attempt",
+    "stop aborted what was left",
+    "extensions agreed",
+    "earlier life ended",
+    "cancelled before it was fetched",
+    "cancelled before it was delivered",
+    "cancelled in the user's hands",
+    "expired before it was delivered",
 ];
 
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct TransportState {
     /// A driver was added for it.
     pub(crate) known: bool,
@@ -121,6 +145,7 @@ impl TransportState {
 }
 
 /// Everything of an endpoint that is not a table.
+#[cfg_attr(feature = "check", derive(Clone, Debug))]
 pub(crate) struct Globals {
     pub(crate) config: Config,
     pub(crate) now: Instant,
@@ -170,7 +195,17 @@ pub(crate) struct Globals {
     pub(crate) rx_kept: u32,
     /// Memory lent for payloads.
     pub(crate) chunks: pool::Chunks,
+    /// When the next attempt to make a connection anew may begin.
+    pub(crate) attempt_at: Instant,
+    /// Peers that connections made anew do not try.
+    pub(crate) incompatible: ArrayVec<reconnect::Incompatible, { reconnect::INCOMPATIBLE_MAX }>,
+    /// How far the endpoint's own end has come.
+    pub(crate) stop: stop::Stop,
     pub(crate) counters: Counters,
+    /// Where messages are; `idle` is not kept here.
+    pub(crate) life: LifeCycle,
+    /// Numbers given to transport connections for the agreement on extensions.
+    pub(crate) nonces: u64,
     /// The observer has been told the input that is being carried out.
     pub(crate) recording: bool,
 }
@@ -192,6 +227,7 @@ impl Globals {
 /// the driver (`handle_*`). *Outputs* (`poll_control`, `poll_work`, `poll_event`,
 /// `poll_timeout`), made from the state when polled: after any command or input poll all of them
 /// until they have nothing more; the order of polling does not matter.
+#[cfg_attr(feature = "check", derive(Clone))]
 pub struct Endpoint<S, T = NoTrace> {
     pub(crate) s: S,
     pub(crate) g: Globals,
@@ -292,7 +328,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],
             rx_kept: 0,
             chunks: pool::Chunks::NONE,
+            stop: stop::Stop::No,
+            attempt_at: Instant::ZERO,
+            incompatible: ArrayVec::new(),
             counters: Counters::default(),
+            life: LifeCycle::default(),
+            nonces: 0,
             recording: false,
             config,
         };
@@ -516,6 +557,11 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 5)?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
+    at_least(
+        "reconnects_per_second",
+        config.reconnects_per_second.into(),
+        1,
+    )?;
     at_most("rq_depth", config.rq_depth.into(), 256)?;
     at_most("min_grant", config.min_grant.into(), config.rq_depth.into())?;
     at_most(

@@ -2,11 +2,13 @@
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::config::OnExpiry;
 use crate::entries::{ConnectionEvents, Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, Step, WorkStatus};
 use crate::ids::NONE;
 use crate::mutant::mutated;
+use crate::state::connection::State as ConnectionState;
 use crate::state::nexus;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
@@ -37,6 +39,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // A payload that nobody asks for any more.
         row.events.remove(TaskEvents::WAITING);
         let (c, timed, flags) = (row.connection, row.timer != NONE, row.flags);
+        if flags.contains(TaskFlags::LINGERS) {
+            // It waited to be sent again; who holds it is counted anew.
+            self.task(t).flags.remove(TaskFlags::LINGERS);
+            self.connection(c).held -= 1;
+        }
         if timed {
             self.disarm(Timer::Task(t));
         }
@@ -44,6 +51,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.hot().finish(t, ending);
         if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
             self.queue_has_room(c);
+        }
+        if flags.contains(TaskFlags::QUEUED) && self.connection(c).nexus == NONE {
+            // Nobody looks at the queue before there is a transport connection again.
+            self.skip_ended(c);
         }
         if !self.task(t).flags.contains(TaskFlags::EVENTS) {
             self.try_free(t);
@@ -112,7 +123,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A message's frame is out.
     fn frame_done(&mut self, t: u32) {
         let row = self.task(t);
-        let slot = core::mem::replace(&mut row.slot, NONE);
+        // What may be sent again keeps what the user wrote into the slot.
+        let kept = row.flags.contains(TaskFlags::IDEMPOTENT);
+        let slot = if kept {
+            NONE
+        } else {
+            core::mem::replace(&mut row.slot, NONE)
+        };
         let waits = match row.kind {
             Kind::OneWayReq => row
                 .flags
@@ -141,17 +158,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The connection of a message ended.
-    pub(crate) fn flush_task(&mut self, t: u32) {
+    pub(crate) fn flush_task(&mut self, t: u32, reason: Reason) {
         let row = self.task(t);
         let (c, state) = (row.connection, row.state);
-        let reason = self.connection(c).reason;
+        let lost = self.connection(c).state == ConnectionState::Parting;
         match self.task_input(t, Input::Flush) {
             Action::GiveUp => {
                 let never = matches!(state, State::Queued | State::Answering);
-                let failure = if never {
-                    Failure::NeverSent(reason)
-                } else {
-                    Failure::ConnectionEnded(reason)
+                let failure = match (never, lost) {
+                    (true, _) => Failure::NeverSent(reason),
+                    (false, true) => Failure::Unknown(reason),
+                    (false, false) => Failure::ConnectionEnded(reason),
                 };
                 self.finish(t, Ending::Failed(failure));
             }
@@ -172,6 +189,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A received message that the user never heard of, behind one that never came whole.
     fn drop_unheard(&mut self, t: u32) {
         self.task_input(t, Input::Release);
+        self.disarm(Timer::Task(t));
         let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         let (c, request) = (row.connection, row.kind == Kind::MsgReq);
@@ -342,9 +360,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if self.task_input(t, Input::Expire) == Action::GiveUp {
+            self.g.counters.timed_out += 1;
+            self.count_on(t, |traffic| count(&mut traffic.timed_out, 1));
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);
+            self.tell_expired(t);
             self.expired(t);
         }
     }
@@ -370,6 +391,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The queues of an ending connection: nothing in them will be sent.
     pub(crate) fn flush_queues(&mut self, c: u32) {
+        self.flush_withdrawn(c);
         loop {
             let tables = self.s.tables();
             let row = &mut tables.connections[c as usize];

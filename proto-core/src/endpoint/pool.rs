@@ -40,7 +40,7 @@ pub(crate) struct ChunkPool {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Chunks {
     taken: [u64; WORDS],
-    used: u16,
+    pub(super) used: u16,
     pools: [ChunkPool; TRANSPORTS_MAX],
 }
 

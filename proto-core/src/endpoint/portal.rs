@@ -82,7 +82,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         }
         if !self.try_next_portal(c) {
-            self.connection_input(c, Input::Lost, Some(Reason::AddressError(-1)));
+            self.lose(c, Input::Lost, Reason::AddressError(-1));
         }
         Keep::Yes
     }
@@ -290,9 +290,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> usize {
         let at = self.g.config.headroom();
         let row = self.connection(c);
-        if row.portal_len == 0 {
-            slots.slot_mut(SlotId(slot))[at..at + setup.len()].copy_from_slice(setup);
-            return setup.len();
+        let (s, tried) = (row.session, row.portal_len > 0);
+        let Ok(old) = SessionSetupRequest::parse(setup) else {
+            unreachable!("our own setup request parses");
+        };
+        // Another than the first if the connection is made anew.
+        let session_id = self.session(s).own_id;
+        let old = SessionSetupRequest { session_id, ..old };
+        let row = self.connection(c);
+        if !tried {
+            let Ok(len) = old.encode(&mut slots.slot_mut(SlotId(slot))[at..]) else {
+                unreachable!("its length was checked before");
+            };
+            return len;
         }
         let list = Span {
             slot: row.portals_slot,
@@ -304,9 +314,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let text = portals(list).nth(row.portal.into()).unwrap_or(&[]);
         let uri = &mut uri[..text.len()];
         uri.copy_from_slice(text);
-        let Ok(old) = SessionSetupRequest::parse(setup) else {
-            unreachable!("our own setup request parses");
-        };
         let new = SessionSetupRequest { uri, ..old };
         let Ok(len) = new.encode(&mut slots.slot_mut(SlotId(slot))[at..]) else {
             unreachable!("its length was checked before");

@@ -2,7 +2,8 @@
 
 use super::Endpoint;
 use super::session::Keep;
-use crate::entries::{Awaited, SlotUse};
+use super::snapshot::count;
+use crate::entries::{Awaited, SlotUse, Stage};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
 use crate::input::Completion;
@@ -16,8 +17,8 @@ use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
-    Bounds, CreditNop, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck, Request,
-    Response, Violation, What, peek_kind,
+    Bounds, CreditNop, Extensions, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck,
+    Request, Response, Violation, What, peek_kind, wait_of,
 };
 
 /// Deepest queue that is ever told or believed: a libxio's queue pair has little more.
@@ -85,6 +86,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             status => {
                 self.g.counters.flushed += 1;
+                count(&mut self.nexus(n).traffic.flushed, 1);
                 // The device took the receive away before the nexus hears that it is lost.
                 let row = self.nexus(n);
                 row.granted = row.granted.min(row.posted);
@@ -119,7 +121,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match status {
             WorkStatus::Success => self.look_again(n),
             status => {
-                self.g.counters.flushed += u64::from(status == WorkStatus::Flushed);
+                let flushed = u32::from(status == WorkStatus::Flushed);
+                let rnr = u32::from(status == WorkStatus::RnrRetryExceeded);
+                self.g.counters.flushed += u64::from(flushed);
+                self.g.counters.rnr += u64::from(rnr);
+                let traffic = &mut self.nexus(n).traffic;
+                count(&mut traffic.flushed, flushed);
+                count(&mut traffic.rnr, rnr);
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
@@ -161,12 +169,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let framing = self.nexus(n).framing;
         let (kind, _) = peek_kind(bytes, framing)?;
         self.g.counters.frames_received += 1;
+        self.nexus(n).traffic.frame(bytes.len());
         match kind {
             Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
             Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
             _ => {}
         }
         if self.nexus_input(n, Input::Frame, unexpected(kind)) != Action::Deliver {
+            return Ok(Keep::No);
+        }
+        if self.nexus(n).agreement.stage == Stage::Awaiting
+            && !self.read_introduction(n, kind, bytes)
+        {
             return Ok(Keep::No);
         }
         if kind.is_request() {
@@ -202,6 +216,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes = frame_bytes(slots, slot, len);
         let (kind, _) = peek_kind(bytes, framing)?;
         self.g.counters.frames_received += 1;
+        self.nexus(n).traffic.frame(bytes.len());
         match kind {
             Kind::NexusSetupReq => return self.on_nexus_setup(n, bytes),
             Kind::NexusSetupRsp => return self.on_nexus_answer(n, bytes),
@@ -210,6 +225,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match self.nexus_input(n, Input::Frame, unexpected(kind)) {
             Action::Deliver => {}
             _ => return Ok(Keep::No),
+        }
+        if self.nexus(n).agreement.stage == Stage::Awaiting
+            && !self.read_introduction(n, kind, bytes)
+        {
+            return Ok(Keep::No);
         }
         let rdma = framing == Framing::Rdma;
         match kind {
@@ -227,7 +247,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     self.add_credits(n, head.credits, 64)?;
                 }
                 match kind {
-                    Kind::MsgReq | Kind::OneWayReq => self.on_message(n, slot, &request),
+                    Kind::MsgReq | Kind::OneWayReq => {
+                        let timed = self.nexus(n).can(Extensions::DEADLINE);
+                        let wait = if timed { wait_of(bytes) } else { 0 };
+                        self.on_message(n, slot, &request, wait)
+                    }
                     Kind::SessionSetupReq => self.on_setup_request(n, slot, &request),
                     Kind::HelloReq => self.on_hello(n, &request),
                     _ => self.on_control_request(n, &request),
@@ -269,6 +293,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.add_credits(n, nop.credits, 22)?;
         self.g.counters.nops_received += 1;
+        count(&mut self.nexus(n).traffic.nops_received, 1);
         Ok(Keep::No)
     }
 
@@ -306,7 +331,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.refuse_status = crate::wire::status::UNSUCCESSFUL;
             row.cid = setup.cid;
         }
-        let refused = row.refuse_status != 0;
+        if !reconnect {
+            self.setup_asked(n, params.pad);
+        }
+        let refused = self.nexus(n).refuse_status != 0;
         let input = if refused {
             Input::SetupRefused
         } else {
@@ -348,6 +376,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.sq_window = params.sq_depth.min(DEPTH_MAX);
             self.add_credits(n, params.credits, 28)?;
         }
+        self.setup_answered(n, setup.cid, params.pad);
         self.nexus_input(n, Input::SetupRsp, unexpected(Kind::NexusSetupRsp));
         Ok(Keep::No)
     }
@@ -356,11 +385,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn on_control_request(&mut self, n: u32, request: &Request<'_>) -> Result<Keep, Violation> {
         let kind = request.kind;
         if kind == Kind::CancelReq {
-            // Well-formed, and meant for something that this side does not offer: not answered,
-            // as libxio dies of an answer.
-            request.cancel()?;
-            self.g.counters.cancels_ignored += 1;
-            return Ok(Keep::No);
+            return self.on_cancel_request(n, request);
         }
         let Some(c) = self.session_connection(n, request.session.dest_session, kind)? else {
             return Ok(Keep::No);

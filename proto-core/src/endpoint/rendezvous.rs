@@ -131,7 +131,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let policy = self.connection(c).policy;
         let timeout = policy.provide_timeout;
         let timeout = timeout.unwrap_or(self.g.config.provide_timeout);
-        let provide = self.g.now.after(timeout);
+        let mut provide = self.g.now.after(timeout);
+        let row = self.task(t);
+        if row.flags.contains(TaskFlags::TIMED) {
+            // Its sender does not wait any longer.
+            provide = provide.min(Instant::from_nanos(row.expires));
+        }
         // A request has one timer: its own deadline is kept while the user's runs, or runs on when
         // it comes first.
         let own = self.armed_at(Timer::Task(t));
@@ -231,7 +236,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.refuse_payload(t, status::TIMEOUT);
     }
 
-    fn refuse_payload(&mut self, t: u32, code: u32) {
+    pub(crate) fn refuse_payload(&mut self, t: u32, code: u32) {
         let (c, incoming, kind) = {
             let row = self.task(t);
             (
@@ -567,7 +572,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let task = &mut tables.tasks[t as usize];
             task.flags.remove(TaskFlags::HELD_BACK);
             if task.state == State::Delivered {
+                let given_up = task.flags.contains(TaskFlags::GIVEN_UP);
+                self.await_user(t);
                 self.task_event(t, TaskEvents::MAIN);
+                if given_up && self.task(t).kind == Kind::MsgReq {
+                    self.task_event(t, TaskEvents::GIVEN_UP);
+                }
             } else {
                 self.try_free(t);
             }

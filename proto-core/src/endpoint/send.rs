@@ -2,11 +2,13 @@
 
 use super::Endpoint;
 use super::plain::in_hands;
+use super::snapshot::count;
 use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
 use crate::inputs::recorded;
 use crate::memory::{SEGMENTS_INLINE, Segment, SlotId};
+use crate::mutant::mutated;
 use crate::state::connection;
 use crate::state::task::{Action, Input};
 use crate::storage::Storage;
@@ -51,10 +53,14 @@ pub struct RequestOptions<'a> {
     /// Offer `into` for WRITE even if the response would fit a frame, and tell the peer so. No peer
     /// heeds it (PROTOCOL.md 5.2): such a response may still come in a frame.
     pub force_write: bool,
-    /// The outcome comes by then; nothing of it is told to the peer.
+    /// The outcome comes by then; a peer of this kind is told, and does not show its user what
+    /// comes too late (PROTOCOL.md 12.2). `None`: as the connection's policy says.
     pub deadline: Option<Instant>,
     /// Tells the peer's user that this is the last message of a batch.
     pub last_in_batch: bool,
+    /// The peer may take it twice: when its connection is lost and made anew, it is sent again
+    /// though the peer may have it already (PROTOCOL.md 8.5).
+    pub idempotent: bool,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -172,9 +178,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
+        let again = self.connection(c).is_lasting();
+        let repeat = options.idempotent || mutated!(self.g, RepeatedSilently);
+        let row = self.task(t);
+        row.flags.set(TaskFlags::IDEMPOTENT, repeat && again);
         row.force_read = options.force_read;
         self.enqueue_request(c, t, bytes);
-        if let Some(deadline) = options.deadline {
+        let by_default = self.connection(c).policy.deadline;
+        let deadline = options
+            .deadline
+            .or_else(|| by_default.map(|after| self.g.now.after(after)));
+        if let Some(deadline) = deadline {
             self.arm(Timer::Task(t), deadline);
         }
         Ok(self.task_id(t))
@@ -258,8 +272,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Gives a message up. What was not sent yet never is; what was sent gets `Cancelled` at
-    /// once, and an answer that still comes is dropped. `Cancelled` is the outcome, unless the
-    /// message has one already.
+    /// once, and an answer that still comes is dropped. A peer of this kind is told: what its user
+    /// has not seen it never sees (PROTOCOL.md 9.7). `Cancelled` is the outcome, unless the message
+    /// has one already.
     ///
     /// # Errors
     /// `Unknown`, or `WrongState` for what is not an outgoing message.
@@ -270,9 +285,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::WrongState("not an outgoing message"));
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
+            self.g.counters.cancelled += 1;
+            self.count_on(t, |traffic| count(&mut traffic.cancelled, 1));
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);
+            self.tell_withdrawn(t);
         }
         Ok(())
     }
@@ -289,8 +307,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.mark_tx(c);
     }
 
+    /// Takes a message out of its connection's queue of requests.
+    pub(crate) fn leave_requests(&mut self, c: u32, t: u32) {
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        tables.tasks[t as usize].flags.remove(TaskFlags::QUEUED);
+        queue_remove!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
+    }
+
     /// Takes a receipt out of its connection's queue, unless nothing was queued after it.
-    fn leave_responses(&mut self, c: u32, t: u32) {
+    pub(crate) fn leave_responses(&mut self, c: u32, t: u32) {
         let tables = self.s.tables();
         let task = &mut tables.tasks[t as usize];
         let row = &mut tables.connections[c as usize];
@@ -323,6 +349,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !in_hands(row) {
             return Err(CommandError::WrongState("nothing to give back"));
         }
+        if self.answer_given_up(t) {
+            return Ok(());
+        }
+        let row = self.task(t);
         row.flags.remove(TaskFlags::USER);
         let (c, orphan, kind) = (
             row.connection,

@@ -121,7 +121,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Answers a session's setup with a rejection whose code stands in the session.
-    fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
+    pub(crate) fn refuse_session(&mut self, s: u32, c: u32, input: Input, reason: Reason) {
         let request = core::mem::replace(&mut self.session(s).request, NONE);
         if request != NONE {
             self.drop_incoming(request);
@@ -164,7 +164,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.try_next_portal(c) {
             return;
         }
-        self.connection_input(c, ConnectionInput::Lost, Some(reason));
+        self.lose(c, ConnectionInput::Lost, reason);
     }
 
     /// SESSION_SETUP_REQ at the server.
@@ -334,7 +334,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let hops = session.redirects;
                 if hops > self.g.config.redirects_max {
                     let reason = Reason::TooManyRedirects(hops);
-                    self.connection_input(c, ConnectionInput::Refused, Some(reason));
+                    self.refused(c, reason);
                     return Ok(Keep::No);
                 }
                 Ok(self.go_to_portals(c, slot, response, portals, Keep::No))
@@ -343,9 +343,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 reason, private, ..
             } => {
                 self.session_input(s, Input::SetupRejected);
-                let keep = self.keep_private(c, slot, response, private.len());
                 let reason = Reason::Rejected(reason);
-                self.connection_input(c, ConnectionInput::Refused, Some(reason));
+                let keep = if self.retries(c, reason) {
+                    Keep::No
+                } else {
+                    self.keep_private(c, slot, response, private.len())
+                };
+                self.refused(c, reason);
                 Ok(keep)
             }
         }
@@ -364,6 +368,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(super) fn drop_setup_slot(&mut self, c: u32) {
+        if self.connection(c).is_lasting() {
+            // It may be needed again.
+            return;
+        }
         let slot = core::mem::replace(&mut self.connection(c).setup_slot, NONE);
         if slot != NONE {
             self.free_slot(slot);
@@ -448,6 +456,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if idle {
             self.nexus_input(n, nexus::Input::Used, None);
         }
+        if self.not_stopping().is_err() {
+            self.connection_input(c, ConnectionInput::Close, Some(Reason::Shutdown));
+        }
         Ok(Keep::No)
     }
 
@@ -528,6 +539,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<SessionId, CommandError> {
         recorded!(self, ImportSession { now, ticket: *ticket, user } => self.import_session(now, ticket, user));
         self.set_now(now);
+        self.not_stopping()?;
         if ticket.expires <= self.g.now {
             return Err(CommandError::BadValue("ticket is expired"));
         }
@@ -554,7 +566,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// As [`connect`](Self::connect); `WrongState` when the session is not online or imported as
-    /// a client's.
+    /// a client's; `BadValue` with [`reconnect`](ConnectOptions::reconnect), as what is made anew has
+    /// a session of its own.
     pub fn join(
         &mut self,
         now: Instant,
@@ -565,6 +578,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<ConnectionId, CommandError> {
         recorded!(self, Join { now, session, transport, portal, options: *options } => self.join(now, session, transport, portal, options));
         self.set_now(now);
+        self.not_stopping()?;
+        if options.reconnect.is_some() {
+            return Err(CommandError::BadValue("reconnect of a joined connection"));
+        }
         let s = self.find_session(session)?;
         let row = self.session(s);
         if !row.client || !matches!(row.state, State::Online | State::Imported) {

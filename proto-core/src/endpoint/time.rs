@@ -14,8 +14,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// when nothing waits for time to pass.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let first = self.s.view().timers.first()?;
-        (self.g.timers > 0).then(|| Instant::from_nanos(first.at))
+        let stop = self.stop_due();
+        if self.g.timers == 0 {
+            return stop;
+        }
+        let first = Instant::from_nanos(self.s.view().timers.first()?.at);
+        Some(stop.map_or(first, |stop| stop.min(first)))
     }
 
     /// Does what is due at `now`. Calling it early is no error and does nothing.
@@ -33,13 +37,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 Timer::Task(t) => self.task_timer(t),
             }
         }
+        self.bound_of_stop();
     }
 
     fn task_timer(&mut self, t: u32) {
         let row = self.task(t);
         let fetching = row.state == State::Fetching
             || (row.state == State::AnswerFetching && row.into.count == 0);
-        if fetching && (row.flags.contains(TaskFlags::INCOMING) || row.deadline_is_provide) {
+        if row.state == State::Delivered {
+            self.sender_is_gone(t);
+        } else if fetching && (row.flags.contains(TaskFlags::INCOMING) || row.deadline_is_provide) {
             self.provide_deadline(t);
         } else {
             self.task_deadline(t);

@@ -492,6 +492,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn pick(&mut self, c: u32) -> Pick {
         let flow_control = self.g.config.flow_control;
         self.skip_ended(c);
+        if self.connection(c).frames.contains(Frames::CANCEL_REQ) {
+            self.skip_answered(c);
+        }
         let row = self.connection(c);
         if !row.frames.is_empty() {
             let now = first_frame(row.frames);
@@ -634,7 +637,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
 /// The control frame that goes before all queued messages, if there is one.
 fn first_frame(frames: Frames) -> Frames {
-    const ORDER: [Frames; 7] = [
+    const ORDER: [Frames; 8] = [
         Frames::SETUP_REQ,
         Frames::SETUP_RSP,
         Frames::HELLO_REQ,
@@ -642,6 +645,7 @@ fn first_frame(frames: Frames) -> Frames {
         Frames::ACK_REQ,
         Frames::KEEPALIVE_RSP,
         Frames::KEEPALIVE_REQ,
+        Frames::CANCEL_REQ,
     ];
     ORDER
         .into_iter()

@@ -5,17 +5,23 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use arrayvec::ArrayVec;
 
 use crate::config::ConnectionPolicy;
+use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::Reason;
 use crate::ids::NONE;
 use crate::memory::Segment;
 use crate::state::{connection, nexus, session};
 use crate::time::Instant;
-use crate::wire::{Framing, Kind};
+use crate::wire::{Extensions, Framing};
 
+mod retry;
 mod task;
+mod work;
 
+pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
+pub use work::WorkEntry;
+pub(crate) use work::WorkKind;
 
 pub(crate) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -76,6 +82,65 @@ pub(crate) enum Usual {
     No,
     OnRdma,
     OnStream,
+}
+
+/// How far two sides have come in agreeing on extensions (PROTOCOL.md 2.6).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Nothing was offered, or nothing came of it.
+    Off,
+    /// Client: offered, no answer yet. Server on RDMA: offered to, not confirmed yet.
+    Offered,
+    /// Client on sockets: answered, its introduction is due.
+    IntroductionDue,
+    /// An introduction of the peer's must come next.
+    Awaiting,
+    /// Server on sockets: agreed, its own introduction is due.
+    SealDue,
+    /// Agreed.
+    On,
+}
+
+/// Extensions of a transport connection.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Agreement {
+    pub(crate) stage: Stage,
+    /// Version spoken; 0 while nothing is agreed.
+    pub(crate) version: u8,
+    /// What both sides can do, as far as they have said it.
+    pub(crate) could: Extensions,
+    /// The same once it is agreed; nothing before.
+    pub(crate) on: Extensions,
+    /// This side's number for it.
+    pub(crate) nonce: u32,
+    /// Check of all that was said.
+    pub(crate) check: u64,
+    /// The peer.
+    pub(crate) identity: u64,
+    pub(crate) incarnation: u64,
+    /// Lookup by identity: chain and, independent of this row's nexus, bucket head.
+    pub(crate) next: u32,
+    pub(crate) bucket: u32,
+}
+
+impl Agreement {
+    /// Whether an introduction of this side's is due.
+    pub(crate) fn is_speaking(&self) -> bool {
+        matches!(self.stage, Stage::IntroductionDue | Stage::SealDue)
+    }
+
+    pub(crate) const NONE: Self = Self {
+        stage: Stage::Off,
+        version: 0,
+        could: Extensions::empty(),
+        on: Extensions::empty(),
+        nonce: 0,
+        check: 0,
+        identity: 0,
+        incarnation: 0,
+        next: NONE,
+        bucket: NONE,
+    };
 }
 
 /// A transport connection.
@@ -193,6 +258,9 @@ pub struct Nexus {
     pub(crate) sockets: [u32; 2],
     /// Message that the frame just taken announced a payload for; the stream brings it there.
     pub(crate) fetching: u32,
+    pub(crate) agreement: Agreement,
+    /// What went over it; `work_posted` and `bytes_posted` are counted where the queue is.
+    pub(crate) traffic: NexusCounters,
 }
 
 impl Nexus {
@@ -270,6 +338,8 @@ impl Nexus {
         timer: NONE,
         sockets: [NONE; 2],
         fetching: NONE,
+        agreement: Agreement::NONE,
+        traffic: NexusCounters::ZERO,
     };
 }
 
@@ -372,6 +442,7 @@ bitflags::bitflags! {
         const KEEPALIVE_REQ = 64;
         const KEEPALIVE_RSP = 128;
         const ACK_REQ = 256;
+        const CANCEL_REQ = 512;
     }
 
     /// Control requests whose answer is awaited.
@@ -391,6 +462,10 @@ bitflags::bitflags! {
         const WRITABLE = 4;
         const CLOSED = 8;
         const PORTALS = 16;
+        /// It is there again.
+        const ANEW = 32;
+        /// It is lost, and is to be made anew.
+        const LOST = 64;
     }
 }
 
@@ -438,6 +513,9 @@ pub struct Connection {
     pub(crate) req_tail: u32,
     pub(crate) rsp_head: u32,
     pub(crate) rsp_tail: u32,
+    /// Messages of which the peer is to be told that nobody wants them any more.
+    pub(crate) withdrawn_head: u32,
+    pub(crate) withdrawn_tail: u32,
     /// The queue whose turn it is.
     pub(crate) rsp_turn: bool,
     pub(crate) frames: Frames,
@@ -520,6 +598,11 @@ pub struct Connection {
     pub(crate) pool_tail: u32,
     pub(crate) pool_next: u32,
     pub(crate) in_pool_line: bool,
+
+    /// It is made anew when it is lost: the row that remembers how.
+    pub(crate) retry: u32,
+    /// What happened on it.
+    pub(crate) traffic: ConnectionCounters,
 }
 
 impl Connection {
@@ -557,6 +640,8 @@ impl Connection {
         req_tail: NONE,
         rsp_head: NONE,
         rsp_tail: NONE,
+        withdrawn_head: NONE,
+        withdrawn_tail: NONE,
         rsp_turn: false,
         frames: Frames::empty(),
         awaited: Awaited::empty(),
@@ -609,6 +694,8 @@ impl Connection {
         pool_tail: NONE,
         pool_next: NONE,
         in_pool_line: false,
+        retry: NONE,
+        traffic: ConnectionCounters::ZERO,
     };
 }
 
@@ -652,46 +739,6 @@ impl Slot {
         have: 0,
         inline_left: 0,
         payload: 0,
-    };
-}
-
-/// What a work request on a send queue was.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum WorkKind {
-    Frame(Kind),
-    /// A receipt, which is no response to wait for.
-    Receipt,
-    Read,
-    Write,
-}
-
-/// A work request on a send queue.
-#[derive(Clone, Debug)]
-pub struct WorkEntry {
-    pub(crate) generation: u32,
-    /// Next free, or next on the same send queue.
-    pub(crate) next_free: u32,
-    pub(crate) kind: WorkKind,
-    pub(crate) nexus: u32,
-    pub(crate) task: u32,
-    pub(crate) connection: u32,
-    pub(crate) slot: u32,
-    pub(crate) bytes: u64,
-    pub(crate) live: bool,
-}
-
-impl WorkEntry {
-    /// A free row.
-    pub const VACANT: Self = Self {
-        generation: 0,
-        next_free: NONE,
-        kind: WorkKind::Read,
-        nexus: NONE,
-        task: NONE,
-        connection: NONE,
-        slot: NONE,
-        bytes: 0,
-        live: false,
     };
 }
 

@@ -20,6 +20,8 @@ bitflags::bitflags! {
         const MAIN = 4;
         /// Its buffers are free now.
         const RETURNED = 8;
+        /// Its requester does not want it any more.
+        const GIVEN_UP = 16;
     }
 
     /// What a task is and what is true of it.
@@ -75,6 +77,14 @@ bitflags::bitflags! {
         const REVOKING = 1 << 22;
         /// The portals in its slot may still be needed.
         const PORTALS = 1 << 23;
+        /// Received, and its sender said until when it waits.
+        const TIMED = 1 << 24;
+        /// Received, and its sender does not want it any more.
+        const GIVEN_UP = 1 << 25;
+        /// Has its outcome, and the peer is to be told that nobody wants it.
+        const WITHDRAWN = 1 << 26;
+        /// It may be sent again though the peer may have it.
+        const IDEMPOTENT = 1 << 27;
     }
 }
 
@@ -271,6 +281,8 @@ pub struct Task {
     pub(crate) deadline_is_provide: bool,
     /// The message's own deadline while the other runs, in nanoseconds; 0 for none.
     pub(crate) kept_deadline: u64,
+    /// Received: until when its sender waits, in nanoseconds, if it said so.
+    pub(crate) expires: u64,
     pub(crate) timer: u32,
 }
 
@@ -343,6 +355,7 @@ impl Task {
             sq_next: _,
             sq_bytes: _,
             deadline_is_provide,
+            expires: _,
             timer,
         } = self;
         *state = task::State::Vacant;
@@ -415,6 +428,7 @@ impl Task {
         sq_next: NONE,
         sq_bytes: 0,
         deadline_is_provide: false,
+        expires: 0,
         timer: NONE,
     };
 }

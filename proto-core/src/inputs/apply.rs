@@ -107,6 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } => self.join(now, session, transport, portal, options).into(),
             Input::Close { now, connection } => self.close(now, connection).into(),
             Input::Abort { now, connection } => self.abort(now, connection).into(),
+            Input::Stop { now, bound } => self.stop(now, bound).into(),
             Input::ResolvePortal {
                 now,
                 connection,

@@ -8,7 +8,7 @@ use super::Bytes;
 use super::codec::{DecodeError, Field, Malformed, Reader, Writer};
 use crate::config::{
     Config, ConnectOptions, ConnectionPolicy, Keepalive, ListenOptions, OnExpiry, PoolMemory,
-    Rendezvous, TransportLimits,
+    Reconnect, Rendezvous, TransportLimits,
 };
 use crate::endpoint::{
     ConnectRequest, Message, RemoteMemory, RequestOptions, SessionOpen, SessionTicket,
@@ -22,7 +22,7 @@ use crate::memory::{Segment, SlotId};
 use crate::output::Access;
 use crate::storage::Counts;
 use crate::time::Instant;
-use crate::wire::{Dialect, Framing, Violation, What};
+use crate::wire::{Dialect, Extensions, Framing, Violation, What};
 
 /// A struct as its fields in the given order.
 macro_rules! structs {
@@ -177,6 +177,15 @@ impl Field<'_> for Access {
     }
 }
 
+impl Field<'_> for Extensions {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.bits().put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        u32::get(r).map(Self::from_bits_retain)
+    }
+}
+
 impl Field<'_> for What {
     fn put(&self, w: &mut Writer<'_>) {
         w.number(*self as u64);
@@ -204,19 +213,20 @@ structs! {
     Violation { what, offset, value }
     Segment { addr, len, lkey, rkey }
     ListenOptions { user, backlog }
-    ConnectOptions { local, dual_stream, own_nexus, user }
+    ConnectOptions { local, dual_stream, own_nexus, user, reconnect }
+    Reconnect { attempts_max, give_up_after, first_delay, max_delay }
     SessionOpen<'a> { uri, private }
     SessionTicket {
         own_id, peer_id, client, peer_depth_messages, peer_depth_bytes, joins, expires,
     }
     RemoteMemory { addr, len, key }
     Message<'a> { slot, header_len, slot_data, data, user, prompt }
-    RequestOptions<'a> { into, receipt, force_read, force_write, deadline, last_in_batch }
+    RequestOptions<'a> { into, receipt, force_read, force_write, deadline, last_in_batch, idempotent }
     CmEvent<'a> { kind, status, local, private }
     ConnectRequest<'a> { listener, peer, local, framing, private }
     Completion { wr, status, len }
     Keepalive { time, interval, probes }
-    ConnectionPolicy { on_expiry, rendezvous, provide_timeout }
+    ConnectionPolicy { on_expiry, rendezvous, provide_timeout, deadline }
     PoolMemory { addr, lkey, chunk, chunks }
     TransportLimits {
         dialect, sq_depth, sq_bytes, rq_depth, cq_depth, max_sge, max_inline, max_reads,
@@ -252,10 +262,11 @@ macro_rules! config {
 }
 
 config! {
-    endpoint, incarnation, seed, slot_size, rx_slots, tx_slots, buffer_size, inline_data_max,
+    endpoint, identity, incarnation, seed, extensions, slot_size, rx_slots, tx_slots, buffer_size, inline_data_max,
     header_max, sge_max, half_open_max, rq_depth, min_grant, depth_messages, depth_bytes,
     queue_messages, queue_bytes, flow_control, payload_max, redirects_max, connect_timeout,
     setup_timeout, fin_timeout, time_wait, linger, drain_timeout, provide_timeout, keepalive, policy,
+    reconnects_per_second, incompatible_time,
 }
 
 enums! {
@@ -333,5 +344,6 @@ enums! {
         20 NoResources { what, need, have },
         21 Shutdown,
         22 SetupTooLong { len, max },
+        23 PeerRestarted { later },
     }
 }

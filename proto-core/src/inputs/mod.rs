@@ -11,6 +11,7 @@ mod start;
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use crate::config::{ConnectOptions, ConnectionPolicy, ListenOptions, PoolMemory, TransportLimits};
 use crate::endpoint::{
@@ -185,6 +186,7 @@ inputs! {
         index: u16,
         peer: SocketAddr,
     }
+    38 stop Stop { now: Instant, bound: Duration }
 
     50 handle_cm Cm { now: Instant, nexus: NexusId, event: CmEvent<'a> }
     51 handle_connect_request ConnectRequest {

@@ -2,6 +2,16 @@
 //!
 //! The closing part mirrors TCP's states; both sides may start it, also at the same time.
 
+impl State {
+    /// Whether a connection has left its transport connection, though it may still be on its list.
+    pub(crate) const fn is_off(self) -> bool {
+        matches!(
+            self,
+            Self::Parting | Self::Waiting | Self::Ending | Self::Over
+        )
+    }
+}
+
 super::machine! {
     "connection"
     states {
@@ -19,6 +29,10 @@ super::machine! {
         Requested,
         /// Messages flow.
         Online,
+        /// Client: lost, to be made anew; device or peer still hold something of it.
+        Parting,
+        /// Client: lost; waits for the next attempt.
+        Waiting,
         /// Our FIN is out or queued behind messages.
         FinWait1,
         /// Our FIN is answered, the peer's is awaited.
@@ -38,11 +52,12 @@ super::machine! {
         Open, Request, Hello, NexusUp, NexusUpJoin, SetupAccepted, HelloAccepted, Moved, Refused,
         NextPortal,
         Accept, SentAway, Close, Abort, FinReq, FinRsp, Deadline, Lost, Broken, KeepaliveDead,
-        Settled, Reported,
+        Settled, Reported, Retry, Again,
     }
     actions {
         Wait, Ask, SendSetup, SendHello, GoOnline, AnswerHello, Move, Fail, SendFin, AckAndFin,
-        Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give, Leave,
+        Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give, Leave, Part,
+        Await,
     }
     rows {
         Vacant + Open => Opening / Wait;
@@ -101,6 +116,20 @@ super::machine! {
         Online + Lost => Ending / Drop;
         Online + Broken => Ending / Drop;
         Online + KeepaliveDead => Ending / Drop;
+
+        Online + Retry => Parting / Part;
+        Opening + Retry => Parting / Part;
+        SetupSent + Retry => Parting / Part;
+        HelloSent + Retry => Parting / Part;
+
+        Parting + Settled => Waiting / Await;
+        Parting + Close => Ending / Finish;
+        Parting + Abort => Ending / Finish;
+
+        Waiting + Again => Opening / Wait;
+        Waiting + Close => Ending / Finish;
+        Waiting + Abort => Ending / Finish;
+        Waiting + Lost => Ending / Finish;
 
         FinWait1 + FinReq => Closing / Ack;
         FinWait1 + FinRsp => FinWait2 / Acked;

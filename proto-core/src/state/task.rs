@@ -14,6 +14,8 @@ super::machine! {
         Queued,
         /// Outgoing, posted; a one-way without receipt ends with its send completion.
         Sent,
+        /// Outgoing, was posted on a connection that is lost; to be sent again.
+        Parked,
         /// Outgoing, its answer is being fetched by READ or read off the stream.
         AnswerFetching,
         /// Outcome given before the peer answered; kept until it does or cannot any more.
@@ -34,10 +36,11 @@ super::machine! {
     inputs {
         Submit, Post, SendDone, SendDoneHeld, Answer, AnswerFetch, FetchDone, FetchFailed, Receipt,
         Expire, Cancel, Flush, Arrive, ArriveFetch, Respond, Release, ReadAck,
+        Keep, Requeue,
     }
     actions {
         Enqueue, Mark, Complete, Deliver, Fetch, Receipt, GiveUp, Late, Answer, Drop, Hold,
-        Return,
+        Return, Park,
     }
     rows {
         Vacant + Submit => Queued / Enqueue;
@@ -57,6 +60,14 @@ super::machine! {
         Sent + Expire => Orphaned / GiveUp;
         Sent + Cancel => Orphaned / GiveUp;
         Sent + Flush => Ended / GiveUp;
+
+        Sent + Keep => Parked / Park;
+
+        Parked + SendDoneHeld => Parked / Hold;
+        Parked + Requeue => Queued / Enqueue;
+        Parked + Expire => Ended / GiveUp;
+        Parked + Cancel => Ended / GiveUp;
+        Parked + Flush => Ended / GiveUp;
 
         AnswerFetching + SendDoneHeld => AnswerFetching / Hold;
         AnswerFetching + FetchDone => Ended / Complete;

@@ -277,6 +277,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.unlist(s, Listed::Place);
         let rows = self.s.tables().sockets;
         self.g.sockets.give(rows, s);
+        self.one_less();
     }
 
     /// Says that a socket may be read again, if its driver has been told to stop.

@@ -300,6 +300,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         list.push(rows, Listed::Place, s);
     }
 
+    /// Accepted sockets that are no transport connection yet are given up.
+    pub(crate) fn close_all_half_open(&mut self) {
+        for s in 0..self.s.tables().sockets.len() as u32 {
+            if matches!(self.socket(s).state, State::Greeting | State::Waiting) {
+                self.close_half_open(s, Input::Deadline, Reason::Shutdown);
+            }
+        }
+    }
+
     /// Whether a client's transport connection can have its sockets.
     pub(crate) fn sockets_fit(&self, framing: Framing) -> Result<(), CommandError> {
         let need = match framing {

@@ -210,6 +210,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         self.heard_on(n);
+        self.nexus(n).traffic.payload_received += bytes;
         match taker {
             Taker::Memory(t) => self.fetched(t, bytes),
             Taker::Undecided => debug_assert!(false, "payload read before there was room for it"),

@@ -232,6 +232,27 @@ impl SessionFields {
     }
 }
 
+/// Where the pad of the session header lies in a frame: how long the sender of a message waits,
+/// where both sides agreed on that (PROTOCOL.md 12.2).
+const WAIT: core::ops::Range<usize> = 38..44;
+
+/// Longest wait that can be told, in microseconds.
+pub(crate) const WAIT_MAX: u64 = (1 << 48) - 1;
+
+/// How long the sender of a message waits, in microseconds; 0 for ever.
+pub(crate) fn wait_of(frame: &[u8]) -> u64 {
+    let bytes = frame.get(WAIT).unwrap_or(&[]);
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Writes that into a frame, at most [`WAIT_MAX`].
+pub(crate) fn put_wait(frame: &mut [u8], wait: u64) {
+    let [_, _, bytes @ ..] = wait.to_be_bytes();
+    frame[WAIT].copy_from_slice(&bytes);
+}
+
 /// What this end told the peer that it takes; a frame beyond it is a violation.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Bounds {

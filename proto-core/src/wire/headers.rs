@@ -63,6 +63,20 @@ layout! {
 }
 
 layout! {
+    /// What a peer of this kind says of itself, in bytes that a libxio leaves undefined.
+    IntroductionBlock, 36 {
+        0 magic: U16,
+        2 version: u8,
+        3 role: u8,
+        4 features: U32,
+        8 identity: U64,
+        16 incarnation: U64,
+        24 nonce: U32,
+        28 check: U64,
+    }
+}
+
+layout! {
     /// Request transport header on RDMA.
     RdmaRequestHeader, 40 {
         0 version: u8,

@@ -503,6 +503,11 @@ impl<'a, F: Front> Plain<'a, F> {
     pub(crate) fn session_sn(&self) -> u16 {
         self.front.session().sn.get()
     }
+    /// Whether the session header's pad is not empty.
+    #[inline(always)]
+    pub(crate) fn has_wait(&self) -> bool {
+        self.front.session().pad != [0; 6]
+    }
     /// Flags of the session header.
     #[inline(always)]
     pub(crate) fn session_flags(&self) -> SessionFlags {

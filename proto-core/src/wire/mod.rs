@@ -12,6 +12,7 @@
 
 mod control;
 mod error;
+mod extension;
 mod follow;
 mod frame;
 mod headers;
@@ -29,11 +30,17 @@ mod tests;
 
 pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
+pub(crate) use extension::mix;
+pub use extension::{
+    EXTENSION_VERSION, Extensions, Introduction, Role, confirm_word, is_offer, offer_check,
+    offer_word,
+};
 pub use follow::{Cut, Follower, Next, find_frame};
 pub use frame::{
     Bounds, CANCEL_LEN, Op, SETUP_PAYLOAD_MAX, SessionFields, SessionFlags, Sge, Sges, TLV_LEN,
     TransportFlags, peek_kind,
 };
+pub(crate) use frame::{WAIT_MAX, put_wait, wait_of};
 pub(crate) use frame::{message_kind, message_len};
 pub(crate) use inline::{
     Headers, InlineRequest, InlineResponse, Limits, OnRdma, OnStream, PlainRequest, PlainResponse,

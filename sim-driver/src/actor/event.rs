@@ -32,6 +32,10 @@ fn event_number(event: &Event) -> (u64, u64) {
         Event::RegionFailed { user, .. } => (20, user),
         Event::RegionRevoked { user, .. } => (21, user),
         Event::Portals { user, .. } => (22, user),
+        Event::CancelAsked { user, .. } => (23, user),
+        Event::Reconnecting { user, .. } => (26, user),
+        Event::Reconnected { user, .. } => (24, user),
+        Event::Stopped { aborted } => (25, aborted),
         _ => (18, 0),
     }
 }
@@ -82,6 +86,13 @@ impl User for Actor {
         let object = Object::Actor(desk.number);
         desk.env
             .record(desk.number, object, Act::UserEvent, kind, user);
+        let of_region = matches!(
+            event,
+            Event::RegionReady { .. } | Event::RegionFailed { .. } | Event::RegionRevoked { .. }
+        );
+        if self.stopped && !of_region {
+            self.sense(desk, format!("an event after the last: {event:?}"));
+        }
         match event {
             Event::Request {
                 connection,
@@ -92,6 +103,7 @@ impl User for Actor {
                 ..
             } => {
                 let line = self.line_of(connection);
+                self.check_time(core, desk, task);
                 if let Some((label, size)) = self.received(core, desk, line, task, header, &data) {
                     let due = Due {
                         at: 0,
@@ -132,6 +144,7 @@ impl User for Actor {
                 let line = self.line_of(connection);
                 self.waiting(core, desk, line, &event);
             }
+            Event::CancelAsked { task, .. } => self.cancel_asked(core, desk, task),
             Event::BuffersReturned { task, .. } => self.buffers_returned(desk, task, user),
             other => self.outcome(core, desk, user, &other),
         }
@@ -267,11 +280,24 @@ impl Actor {
                 self.lines[line as usize].blocked = false;
                 self.pump(core, desk, line);
             }
+            Event::Reconnecting { connection, .. } => {
+                let line = self.line_of(connection);
+                self.lost(core, desk, line);
+            }
+            Event::Reconnected { connection, .. } => {
+                let line = self.line_of(connection);
+                self.anew(core, desk, line, event);
+            }
+            Event::Stopped { .. } if self.stopping => self.stopped = true,
             Event::Closed {
                 connection, reason, ..
             } => {
                 let line = self.line_of(connection);
-                let well = matches!(reason, Reason::Closed | Reason::PeerClosed);
+                let well = matches!(
+                    reason,
+                    Reason::Closed | Reason::PeerClosed | Reason::Shutdown
+                );
+                self.look_at_attempts(core, desk);
                 self.closed(core, desk, line, !well);
             }
             Event::SessionClosed { session, .. } => {
@@ -314,6 +340,7 @@ impl Actor {
             None => l.root = root,
         }
         let (client, asker) = (l.is_client(), l.asker.take());
+        self.check_peer(core, desk, connection);
         if let Some(message) = message {
             self.check_welcome(desk, line, private);
             self.release(core, desk, message);

@@ -1,6 +1,8 @@
 //! One connection as its user sees it: what goes out on it, and how it ends.
 
-use xio_proto::{CommandError, ConnectionId, RequestOptions, Segment, SessionId, TaskId};
+use xio_proto::{
+    CommandError, ConnectionId, Reconnect, RequestOptions, Segment, SessionId, TaskId,
+};
 
 use super::parcel::Parcel;
 use super::{Actor, Closing, Errand, Hints};
@@ -59,6 +61,14 @@ pub(super) struct Line {
     pub(super) stirred: u64,
     /// Messages and bytes of the peer's that were not given back, against application credits.
     pub(super) hands: (u32, u64),
+    /// It is made anew when it is lost.
+    pub(super) again: Option<Reconnect>,
+    /// When its loss was heard, by the endpoint's clock.
+    pub(super) lost_at: u64,
+    /// A message that was never sent has failed.
+    pub(super) dropped: bool,
+    /// Which of its side's lives it is.
+    pub(super) life: u32,
 }
 
 impl Line {
@@ -99,6 +109,10 @@ impl Line {
             aborts_at: 0,
             stirred: 0,
             hands: (0, 0),
+            again: errand.and_then(|errand| errand.again),
+            lost_at: 0,
+            dropped: false,
+            life: 0,
         }
     }
 
@@ -123,6 +137,12 @@ impl Line {
     /// Whether nothing of it is under way, on this side.
     pub(super) fn is_idle(&self) -> bool {
         self.client && self.established && self.left == 0 && self.out == 0
+    }
+
+    /// Its endpoint closes it.
+    pub(super) fn stop(&mut self) {
+        self.closing_asked = true;
+        self.left = 0;
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -387,6 +407,12 @@ impl Actor {
         options.force_read = self.rng.chance(self.mix.options) && parcel.data.is_some();
         options.force_write = self.rng.chance(self.mix.options) && offered > 0;
         options.last_in_batch = self.rng.chance(self.mix.options);
+        options.idempotent = self.rng.chance(self.mix.idempotent);
+        if options.idempotent {
+            let message = parcel.number;
+            let at = desk.env.now();
+            desk.ledger.take(at, Fact::Idempotent { message });
+        }
         let (mut message, cargo) = self.load(line, &parcel);
         message.prompt = self.rng.chance(self.mix.options);
         let sent = if class == Class::Request {

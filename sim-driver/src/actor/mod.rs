@@ -2,12 +2,13 @@
 //!
 //! Folder map: `plan` (what users want), `post` (what they tell each other outside the protocol),
 //! `session` (sessions, tickets, joined connections), `line` (one connection), `parcel` (messages
-//! made and taken apart), `region` (memory for peers, direct READ and WRITE), `react` (what is
+//! made and taken apart), `peer` (what is agreed with a peer), `region` (memory for peers, direct READ and WRITE), `react` (what is
 //! done about messages), `event` (the endpoint's events, one by one).
 
 mod event;
 mod line;
 mod parcel;
+mod peer;
 mod plan;
 mod post;
 mod react;
@@ -114,6 +115,11 @@ pub struct Actor {
     leaving: bool,
     /// Sessions that ended.
     sessions_closed: u64,
+    /// The endpoint's clock, as far as it was seen, and attempts to make connections anew by then.
+    attempts: (u64, u64),
+    /// The endpoint was told to stop, and has done so.
+    stopping: bool,
+    stopped: bool,
 }
 
 const ID_BITS: u32 = 40;
@@ -141,6 +147,9 @@ impl Actor {
             deaf: Vec::new(),
             leaving: false,
             sessions_closed: 0,
+            attempts: (0, 0),
+            stopping: false,
+            stopped: false,
         }
     }
 
@@ -152,9 +161,10 @@ impl Actor {
     pub fn sessions_closed(&self) -> u64 {
         self.sessions_closed
     }
-    /// Lines that a user has or had.
+    /// Sides of the lines that a user has.
     pub(crate) fn sides_of_lines(&self) -> Vec<u32> {
-        self.lines.iter().filter_map(|line| line.side).collect()
+        let lives = self.lines.iter().filter(|line| !line.over);
+        lives.filter_map(|line| line.side).collect()
     }
 
     /// From now on it does nothing that could end a connection or a message badly.
@@ -184,6 +194,31 @@ impl Actor {
         self.wake(desk, at);
     }
 
+    /// Has the endpoint stop, with everything that it has.
+    pub fn stop(&mut self, core: &mut Core, desk: &mut Desk<'_>) {
+        self.errands.clear();
+        self.leaving = true;
+        self.stopping = true;
+        self.address = None;
+        let at = desk.env.now();
+        for line in self.lines.iter_mut().filter(|line| line.is_open()) {
+            line.stop();
+            if let Some(side) = line.side {
+                desk.ledger.take(at, Fact::Doomed { side });
+            }
+        }
+        let bound = core::time::Duration::from_nanos(self.rng.spread(1_000, 2_000_000_000));
+        core.stop(desk.now, bound);
+        self.wake(desk, at + 1);
+    }
+
+    /// Says so when the endpoint was told to stop, and has not.
+    pub fn must_have_stopped(&mut self, _core: &mut Core, desk: &mut Desk<'_>) {
+        if self.stopping && !self.stopped {
+            self.sense(desk, "it was told to stop, and has not".into());
+        }
+    }
+
     /// Listens on all transports that there are.
     ///
     /// # Panics
@@ -194,6 +229,7 @@ impl Actor {
             desk.number,
             address.ip(),
             [desk.rdma, desk.tcp].map(|t| t.is_some()),
+            core.config().extensions,
         );
         self.deaf.extend(desk.rdma);
         self.deaf.extend(desk.tcp);
@@ -237,6 +273,7 @@ impl Actor {
         if let Some(side) = self.lines[line as usize].side {
             let at = desk.env.now();
             desk.ledger.take(at, Fact::Opened { side });
+            self.lines[line as usize].life = desk.ledger.life(side);
         }
         if self.lines[line as usize].is_client() {
             self.lose_patience(desk, line);

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use xio_proto::Reconnect;
+
 use crate::driver::Over;
 
 /// Who ends a connection, and when.
@@ -87,6 +89,8 @@ pub struct Errand {
     /// The connection is closed, or aborted, so many nanoseconds after it was asked for, whatever
     /// has become of it; 0 is never.
     pub patience: u64,
+    /// The connection is made anew when it is lost.
+    pub again: Option<Reconnect>,
 }
 
 impl Errand {
@@ -105,6 +109,7 @@ impl Errand {
             more: 0,
             away: 0,
             patience: 0,
+            again: None,
         }
     }
 }
@@ -149,6 +154,8 @@ pub struct Mix {
     pub deadline: u32,
     /// Messages that are cancelled.
     pub cancel: u32,
+    /// Messages that may be delivered twice, on connections that are made anew.
+    pub idempotent: u32,
     /// Requests that a server gives back without an answer.
     pub ignore: u32,
     /// Connections that a server ends at any time, as a client with little patience.
@@ -180,6 +187,7 @@ impl Default for Mix {
             pace: 0,
             deadline: 0,
             cancel: 0,
+            idempotent: 0,
             ignore: 0,
             curt: 0,
             regions: 0,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
-use xio_proto::{RemoteMemory, SessionId, SessionTicket};
+use xio_proto::{Extensions, RemoteMemory, SessionId, SessionTicket};
 
 use super::plan::Errand;
 use crate::driver::Over;
@@ -64,6 +64,8 @@ struct Place {
     has: [bool; 2],
     /// The endpoint that lives there now.
     number: u32,
+    /// What it can do beyond libxio's protocol.
+    extensions: Extensions,
 }
 
 /// The post office of a world.
@@ -86,7 +88,13 @@ impl Post {
 
     /// The endpoint with this number lives at an address now, whoever lived there before; it has
     /// queue pairs or not, and sockets or not.
-    pub fn move_in(&mut self, number: u32, address: IpAddr, has: [bool; 2]) {
+    pub fn move_in(
+        &mut self,
+        number: u32,
+        address: IpAddr,
+        has: [bool; 2],
+        extensions: Extensions,
+    ) {
         let entries = number as usize + 1;
         if self.boxes.len() < entries {
             self.boxes.resize_with(entries, VecDeque::new);
@@ -106,8 +114,15 @@ impl Post {
                 address,
                 has,
                 number,
+                extensions,
             }),
         }
+    }
+
+    /// What the endpoint at an address can do, in all of its lives.
+    pub(super) fn extensions(&self, address: IpAddr) -> Extensions {
+        let place = self.places.iter().find(|place| place.address == address);
+        place.map_or(Extensions::empty(), |place| place.extensions)
     }
 
     /// The endpoint at an address.

@@ -8,6 +8,12 @@ use super::{Actor, Due, ID_BITS};
 use crate::check::{Check, Class, Fact, Outcome, Refusal};
 use crate::driver::{Core, Desk};
 use crate::memory::Rights;
+use crate::swarm::Site;
+
+/// Whether the clocks of endpoints have jumped.
+fn jumps(desk: &Desk<'_>) -> bool {
+    desk.env.swarm.fired(Site::ClockJump) > 0
+}
 
 /// A message's own number in the value that its events bring back.
 pub(super) const fn number_of(user: u64) -> u64 {
@@ -32,6 +38,7 @@ impl Actor {
         let delivered = Fact::Delivered {
             message: label.message,
             side,
+            life: self.lines[line as usize].life,
             digest: label.digest,
         };
         desk.ledger.take(at, delivered);
@@ -141,7 +148,7 @@ impl Actor {
     }
 
     /// Gives a message back that needs no answer, or gets none.
-    fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: &Due) {
+    pub(super) fn give_up(&mut self, core: &mut Core, desk: &mut Desk<'_>, due: &Due) {
         self.out_of_hand(due);
         self.release(core, desk, due.task);
     }
@@ -175,6 +182,7 @@ impl Actor {
             let delivered = Fact::Delivered {
                 message,
                 side,
+                life: 0,
                 digest: label.digest,
             };
             desk.ledger.take(at, delivered);
@@ -215,7 +223,7 @@ impl Actor {
             _ => None,
         };
         let outcome = match failure {
-            Failure::ConnectionEnded(_) => Outcome::Unknown,
+            Failure::ConnectionEnded(_) | Failure::Unknown(_) => Outcome::Unknown,
             Failure::NeverSent(_) => Outcome::NeverSent,
             _ => Outcome::Refused,
         };
@@ -258,6 +266,7 @@ impl Actor {
         let own = desk.ledger.answers(message).is_none();
         let l = &mut self.lines[line as usize];
         l.stirred = at;
+        l.dropped |= outcome == Outcome::NeverSent && own && class != Some(Class::Direct);
         l.out -= 1;
         l.own_out -= u32::from(own);
         if returned {
@@ -278,13 +287,92 @@ impl Actor {
         if let Some(place) = asker {
             self.tell_joined(desk, place);
         }
-        // What the user still holds can no longer be answered.
+        self.give_up_all(core, desk, line);
+    }
+
+    /// What the user still holds of a line can no longer be answered.
+    fn give_up_all(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {
         let mut due = core::mem::take(&mut self.due);
         for due in due.iter().filter(|due| due.line == line) {
             self.give_up(core, desk, due);
         }
         due.retain(|due| due.line != line);
         self.due = due;
+    }
+
+    /// A connection is lost, and will be made anew.
+    pub(super) fn lost(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {
+        let at = desk.env.now();
+        self.look_at_attempts(core, desk);
+        let clock = self.attempts.0;
+        let l = &mut self.lines[line as usize];
+        let (side, again) = (l.side, l.again);
+        l.stirred = at;
+        l.lost_at = clock;
+        if let (Some(side), Some(_)) = (side, again) {
+            desk.ledger.take(at, Fact::Lost { side });
+        } else {
+            self.sense(desk, format!("side {side:?} is made anew unasked"));
+        }
+        self.give_up_all(core, desk, line);
+    }
+
+    /// It is there again.
+    pub(super) fn anew(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32, event: &Event) {
+        let Event::Reconnected {
+            session,
+            attempts,
+            message,
+            private,
+            ..
+        } = *event
+        else {
+            return;
+        };
+        let at = desk.env.now();
+        self.look_at_attempts(core, desk);
+        let waited = self
+            .attempts
+            .0
+            .saturating_sub(self.lines[line as usize].lost_at);
+        let l = &mut self.lines[line as usize];
+        l.session = Some(session);
+        l.stirred = at;
+        let (side, dropped) = (l.side, l.dropped);
+        if let Some(again) = l.again {
+            let least = again.first_delay.as_nanos() as u64 / 2;
+            let hurried = waited < least && !jumps(desk);
+            if attempts == 0 || attempts > again.attempts_max || hurried || dropped {
+                let text = format!(
+                    "side {side:?} is there after {attempts} attempts and {waited} ns of {again:?}, \
+                     dropped {dropped}"
+                );
+                self.sense(desk, text);
+            }
+        }
+        if let Some(message) = message {
+            self.check_welcome(desk, line, private);
+            self.release(core, desk, message);
+        }
+        self.pump(core, desk, line);
+    }
+
+    /// No more attempts to make connections anew than the configuration allows in the time.
+    pub(super) fn look_at_attempts(&mut self, core: &Core, desk: &mut Desk<'_>) {
+        let made = core.counters().reconnect_attempts;
+        let (then, before) = self.attempts;
+        let now = desk.now.as_nanos().max(then);
+        self.attempts = (now, made);
+        let step = 1_000_000_000 / u64::from(core.config().reconnects_per_second);
+        let allowed = (now - then) / step + 1;
+        if made - before > allowed && !jumps(desk) {
+            let text = format!(
+                "{} attempts in {} ns, {step} ns apart",
+                made - before,
+                now - then
+            );
+            self.sense(desk, text);
+        }
     }
 
     /// Data of a message waits for memory.

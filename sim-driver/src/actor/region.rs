@@ -304,6 +304,7 @@ impl Actor {
             let at = desk.env.now();
             let delivered = Fact::Delivered {
                 message,
+                life: 0,
                 side,
                 digest: seen,
             };

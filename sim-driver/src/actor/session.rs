@@ -92,6 +92,7 @@ impl Actor {
         let mut options = ConnectOptions::new(line.into());
         options.own_nexus = errand.own;
         options.dual_stream = errand.over == Over::TwoStreams;
+        options.reconnect = errand.again;
         let slots = &mut desk.env.memory[desk.number as usize];
         match core.connect(desk.now, transport, errand.peer, &open, &options, slots) {
             Ok(id) => self.opened(core, desk, line, id),
@@ -295,7 +296,9 @@ impl Actor {
                 self.guests.push((session, root));
                 Some(session)
             }
-            Err(CommandError::Full(_) | CommandError::BadValue(_)) => None,
+            Err(CommandError::Full(_) | CommandError::BadValue(_) | CommandError::Closed(_)) => {
+                None
+            }
             Err(error) => {
                 self.sense(desk, format!("a ticket was refused: {error}"));
                 None
@@ -597,7 +600,7 @@ impl Actor {
             return;
         }
         let side = desk.ledger.receiver(message);
-        let Some(side) = side.filter(|&side| desk.ledger.is_unused(side)) else {
+        let Some(side) = side.filter(|&side| desk.ledger.may_begin(side)) else {
             let text = format!("message {message} came to a connection that nobody made");
             return self.sense(desk, text);
         };
@@ -612,6 +615,7 @@ impl Actor {
         l.hear(hints);
         desk.ledger.take(at, Fact::Opened { side });
         desk.ledger.take(at, Fact::Established { side });
+        self.lines[line as usize].life = desk.ledger.life(side);
         self.lose_patience(desk, line);
     }
 

@@ -1,6 +1,7 @@
 //! Checkers, apart from the drivers and the core: they see facts only.
 //!
-//! Folder map: `digest` (bytes compared without keeping them).
+//! Folder map: `fact` (what users observe, and what a checker says), `digest` (bytes compared
+//! without keeping them).
 //!
 //! The ledger takes what users observe: connections asked for, messages taken, delivered, ended,
 //! buffers given back, connections closed. It says at once what can never be right, and at the
@@ -10,250 +11,14 @@
 //! a number of its own in the world, which travels in its application header.
 
 mod digest;
+mod fact;
 #[cfg(test)]
 mod tests;
-
-use core::fmt;
 
 use xio_proto::wire::status::TIMEOUT;
 
 pub use digest::Digest;
-
-/// Which kind of message.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Class {
-    /// A request.
-    Request,
-    /// A one-way message without receipt.
-    OneWay,
-    /// A one-way message with a receipt.
-    Receipted,
-    /// The answer to the request of that number.
-    Response(u64),
-    /// A direct READ or WRITE: delivered when the bytes are where they belong.
-    Direct,
-}
-
-/// How a message ended at the side that sent it.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Outcome {
-    /// A request's response.
-    Answered,
-    /// A one-way's or response's `Sent`.
-    Sent,
-    /// A one-way's receipt.
-    Receipt,
-    /// The connection ended; nobody knows what became of it.
-    Unknown,
-    /// The connection ended before a byte was sent.
-    NeverSent,
-    /// Its deadline passed.
-    TimedOut,
-    /// Its user gave it up.
-    Cancelled,
-    /// Refused by a status, a length, or a buffer; [`Fact::Refused`] says which.
-    Refused,
-}
-
-impl Outcome {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Answered,
-        Self::Sent,
-        Self::Receipt,
-        Self::Unknown,
-        Self::NeverSent,
-        Self::TimedOut,
-        Self::Cancelled,
-        Self::Refused,
-    ];
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Sent => "sent",
-            Self::Receipt => "receipt",
-            Self::Unknown => "unknown",
-            Self::NeverSent => "never_sent",
-            Self::TimedOut => "timed_out",
-            Self::Cancelled => "cancelled",
-            Self::Refused => "refused",
-        }
-    }
-    const fn is_good(self) -> bool {
-        matches!(self, Self::Answered | Self::Sent | Self::Receipt)
-    }
-}
-
-/// Something that a user observed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Fact {
-    /// A side of a connection exists: connect was taken, or a session accepted.
-    Opened {
-        /// The side.
-        side: u32,
-    },
-    /// The side is established.
-    Established {
-        /// The side.
-        side: u32,
-    },
-    /// The side could not be made.
-    ConnectFailed {
-        /// The side.
-        side: u32,
-    },
-    /// The side's last event.
-    Closed {
-        /// The side.
-        side: u32,
-        /// A step of it timed out, or the peer broke the protocol.
-        badly: bool,
-    },
-    /// The server sent the client away, or either user ends it whatever state it is in: what
-    /// becomes of its messages is nobody's fault.
-    Doomed {
-        /// The side.
-        side: u32,
-    },
-    /// The side's endpoint died: nothing more is to be expected of it.
-    Died {
-        /// The side.
-        side: u32,
-    },
-    /// The core took a message.
-    Taken {
-        /// Its number.
-        message: u64,
-        /// Digest of header and data.
-        digest: u64,
-        /// It has buffers that come back.
-        buffers: bool,
-        /// Bytes of data.
-        len: u64,
-        /// Bytes of buffers that are offered for its answer.
-        room: u64,
-        /// A receipt is asked for.
-        receipt: bool,
-        /// Its sender's clock when its outcome is due at the latest, in nanoseconds.
-        deadline: Option<u64>,
-    },
-    /// A message was delivered to the user at this side.
-    Delivered {
-        /// Its number.
-        message: u64,
-        /// The side that got it.
-        side: u32,
-        /// Digest of header and data.
-        digest: u64,
-    },
-    /// The user that gets a message says what its receipt is to say.
-    ReceiptSaid {
-        /// Its number.
-        message: u64,
-        /// 0, or why it does not take the message.
-        code: u32,
-    },
-    /// A receipt came: before the outcome of a request, or with that of a one-way.
-    ReceiptCame {
-        /// The message.
-        message: u64,
-        /// What it says.
-        code: u32,
-    },
-    /// The user does not take a message's data, with this status.
-    TurnedAway {
-        /// Its number.
-        message: u64,
-        /// The status.
-        code: u32,
-    },
-    /// A message's outcome is that it was refused; comes before its [`Ended`](Self::Ended).
-    Refused {
-        /// Its number.
-        message: u64,
-        /// Why.
-        why: Refusal,
-    },
-    /// A message has its outcome.
-    Ended {
-        /// Its number.
-        message: u64,
-        /// How.
-        outcome: Outcome,
-        /// Its buffers came back with it.
-        returned: bool,
-        /// The sender's clock, in nanoseconds.
-        clock: u64,
-    },
-    /// A message's buffers came back later.
-    Returned {
-        /// Its number.
-        message: u64,
-    },
-}
-
-/// Why a message was refused.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The peer answered with this status.
-    ByPeer(u32),
-    /// The user of this side did not take the answer, with this status.
-    Here(u32),
-    /// The answer has so many bytes, more than the room offered for it.
-    TooLong(u64, u64),
-    /// The device says so.
-    Work,
-}
-
-/// Which check failed.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Check {
-    /// One outcome for each message.
-    ExactlyOneOutcome,
-    /// One end for each connection, and nothing after it.
-    ExactlyOneEnd,
-    /// Delivered at most once, at the right side, to a side that may have it.
-    Delivery,
-    /// In the order sent.
-    Order,
-    /// The bytes sent.
-    Bytes,
-    /// What the sender was told agrees with what the receiver saw.
-    Agreement,
-    /// Buffers come back once, and only then may they be used again.
-    Buffers,
-    /// No more is in a user's hands than it told its peer.
-    Credits,
-    /// Everything is back when nothing is left.
-    Conservation,
-    /// It ends in time.
-    Quiescence,
-    /// A message's outcome comes by its deadline.
-    Deadline,
-    /// A forbidden event of fabric, links or memory.
-    Forbidden,
-    /// A user was told something that makes no sense.
-    Sense,
-}
-
-/// A failed check.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Breach {
-    /// Virtual time in nanoseconds.
-    pub at: u64,
-    /// Which check.
-    pub check: Check,
-    /// What was seen.
-    pub text: String,
-}
-
-impl fmt::Display for Breach {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seconds, nanos) = (self.at / 1_000_000_000, self.at % 1_000_000_000);
-        write!(f, "{seconds}.{nanos:09} {:?}: {}", self.check, self.text)
-    }
-}
+pub use fact::{Breach, Check, Class, Fact, Outcome, Refusal};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum SideState {
@@ -269,6 +34,11 @@ enum SideState {
 struct Side {
     state: SideState,
     doomed: bool,
+    /// Its connection was lost and may be there anew.
+    anew: bool,
+    /// Lives of a server's side so far, and those that are not over.
+    life: u32,
+    living: u32,
     /// Requests and one-ways that it sent.
     sent: u32,
     /// Place of the last one that its peer got.
@@ -301,6 +71,9 @@ struct Message {
     /// The message that answers it.
     answer: Option<u64>,
     deadline: Option<u64>,
+    idempotent: bool,
+    /// Whose sender died before it ended.
+    died: bool,
 }
 
 impl Message {
@@ -383,6 +156,9 @@ impl Ledger {
         let side = Side {
             state: SideState::Unused,
             doomed: false,
+            anew: false,
+            life: 0,
+            living: 0,
             sent: 0,
             delivered: 0,
         };
@@ -410,6 +186,8 @@ impl Ledger {
             turned_away: None,
             answer: None,
             deadline: None,
+            idempotent: false,
+            died: false,
         });
         self.messages.len() as u64 - 1
     }
@@ -417,10 +195,14 @@ impl Ledger {
     pub fn class(&self, message: u64) -> Option<Class> {
         self.messages.get(message as usize).map(|m| m.class)
     }
-    /// True while nobody has used the side.
-    pub fn is_unused(&self, side: u32) -> bool {
-        let side = self.sides.get(side as usize);
-        side.is_some_and(|side| side.state == SideState::Unused)
+    /// True while nobody has used the side, and when a new life of it may begin.
+    pub fn may_begin(&self, side: u32) -> bool {
+        let row = self.sides.get(side as usize);
+        row.is_some_and(|row| row.state == SideState::Unused || row.anew && side % 2 == 1)
+    }
+    /// Which of a side's lives began last.
+    pub fn life(&self, side: u32) -> u32 {
+        self.sides[side as usize].life
     }
     /// The side that a message was for, if there is such a message.
     pub fn receiver(&self, message: u64) -> Option<u32> {
@@ -439,22 +221,28 @@ impl Ledger {
     pub fn take(&mut self, at: u64, fact: Fact) {
         self.facts += 1;
         match fact {
-            Fact::Opened { side } => self.side(at, side, SideState::Unused, SideState::Opened),
+            Fact::Opened { side } => self.opened(at, side),
             Fact::Established { side } => {
-                self.side(at, side, SideState::Opened, SideState::Established);
+                // Lives of a server's side overlap.
+                if !self.is_anew(side) || side % 2 == 0 {
+                    self.side(at, side, SideState::Opened, SideState::Established);
+                }
             }
+            Fact::Lost { side } => self.lost(at, side),
             Fact::ConnectFailed { side } => {
                 self.side(at, side, SideState::Opened, SideState::Failed);
             }
             Fact::Closed { side, badly } => self.closed(at, side, badly),
             Fact::Doomed { side } => self.sides[side as usize].doomed = true,
-            Fact::Died { side } => self.sides[side as usize].state = SideState::Died,
+            Fact::Died { side } => self.died(side),
+            Fact::Idempotent { message } => self.messages[message as usize].idempotent = true,
             Fact::Taken { message, .. } => self.accepted(message, &fact),
             Fact::Delivered {
                 message,
                 side,
+                life,
                 digest,
-            } => self.arrived(at, message, side, digest),
+            } => self.arrived(at, message, (side, life), digest),
             Fact::ReceiptSaid { message, code } => {
                 if self.known(at, message).is_some() {
                     self.messages[message as usize].receipt_code = code;
@@ -477,6 +265,46 @@ impl Ledger {
         }
     }
 
+    fn is_anew(&self, side: u32) -> bool {
+        self.sides[side as usize].anew
+    }
+
+    fn opened(&mut self, at: u64, side: u32) {
+        if self.is_anew(side) && side % 2 == 1 {
+            self.sides[side as usize].state = SideState::Established;
+        } else {
+            self.side(at, side, SideState::Unused, SideState::Opened);
+        }
+        let row = &mut self.sides[side as usize];
+        row.life += 1;
+        row.living += 1;
+        // The order of what comes begins anew.
+        self.sides[side as usize ^ 1].delivered = 0;
+    }
+
+    fn lost(&mut self, at: u64, side: u32) {
+        if self.sides[side as usize].state != SideState::Established || side % 2 == 1 {
+            let text = format!("side {side} is lost when {:?}", self.sides[side as usize]);
+            self.breach(at, Check::ExactlyOneEnd, text);
+        }
+        self.sides[side as usize].anew = true;
+        let server = &mut self.sides[side as usize ^ 1];
+        server.anew = true;
+        server.delivered = 0;
+    }
+
+    fn died(&mut self, side: u32) {
+        let row = &mut self.sides[side as usize];
+        row.living = row.living.saturating_sub(1);
+        if row.living == 0 || !row.anew {
+            row.state = SideState::Died;
+        }
+        let open = |m: &&mut Message| m.side == side && (m.outcome.is_none() || !m.returned);
+        for message in self.messages.iter_mut().filter(open) {
+            message.died = true;
+        }
+    }
+
     fn side(&mut self, at: u64, side: u32, from: SideState, to: SideState) {
         let state = core::mem::replace(&mut self.sides[side as usize].state, to);
         if state != from {
@@ -486,7 +314,12 @@ impl Ledger {
     }
 
     fn closed(&mut self, at: u64, side: u32, badly: bool) {
-        let was = core::mem::replace(&mut self.sides[side as usize].state, SideState::Closed);
+        let row = &mut self.sides[side as usize];
+        let was = row.state;
+        row.living = row.living.saturating_sub(1);
+        if row.living == 0 || !row.anew {
+            row.state = SideState::Closed;
+        }
         if matches!(was, SideState::Closed | SideState::Unused) {
             let text = format!("side {side} closes when {was:?}");
             self.breach(at, Check::ExactlyOneEnd, text);
@@ -589,7 +422,9 @@ impl Ledger {
                 let answer = answer_len == Some(len) && max == m.room && m.room > 0;
                 // More than the peer ever takes, as became known when the connection was there.
                 let itself = answer_len.is_none() && len >= m.len && !m.delivered;
-                len > max && (answer || itself)
+                // It may have been answered twice.
+                let twice = m.idempotent && self.is_anew(m.side);
+                len > max && (answer || itself || twice)
             }
             Refusal::Work => m.class == Class::Direct && !self.is_lossless(message),
         };
@@ -622,7 +457,7 @@ impl Ledger {
         found
     }
 
-    fn arrived(&mut self, at: u64, message: u64, side: u32, digest: u64) {
+    fn arrived(&mut self, at: u64, message: u64, (side, life): (u32, u32), digest: u64) {
         let Some(m) = self.known(at, message) else {
             return;
         };
@@ -633,7 +468,7 @@ impl Ledger {
             self.breach(at, Check::Delivery, text);
             return;
         }
-        if m.delivered {
+        if m.delivered && !(m.idempotent && self.is_anew(side)) {
             self.breach(at, Check::Delivery, format!("message {message} came twice"));
         }
         // Memory outlives the connection of whoever lends it.
@@ -650,7 +485,8 @@ impl Ledger {
             let text = format!("message {message} came, but its sender heard never sent");
             self.breach(at, Check::Agreement, text);
         }
-        if m.place == 0 {
+        // What comes to an older life says nothing of the new one.
+        if m.place == 0 || side % 2 == 1 && life < self.life(side) {
             return;
         }
         let sender = &mut self.sides[m.side as usize];
@@ -749,7 +585,7 @@ impl Ledger {
         }
         for number in 0..self.messages.len() {
             let m = self.messages[number];
-            if m.taken && self.sides[m.side as usize].state != SideState::Died {
+            if m.taken && !m.died && self.sides[m.side as usize].state != SideState::Died {
                 self.finish_message(at, number as u64, &m);
             }
         }
@@ -772,7 +608,8 @@ impl Ledger {
         // believes sent.
         let passed = m.place != 0 && m.place < self.sides[m.side as usize].delivered;
         let lossless = self.is_lossless(number);
-        let excused = m.turned_away.is_some() || lossless && self.is_doomed(m.side);
+        let excused =
+            m.turned_away.is_some() || self.is_anew(m.side) || lossless && self.is_doomed(m.side);
         let lost = !m.delivered && !excused && (passed || lossless);
         if lost
             && matches!(

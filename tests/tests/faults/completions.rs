@@ -2,8 +2,8 @@
 
 use xio_proto::storage::Counts;
 use xio_proto::{
-    CmKind, CommandError, Completion, Config, Event, Reason, TransportLimits, Work, WorkStatus,
-    WrId,
+    CmKind, CommandError, Completion, Config, Event, Message, Reason, RequestOptions,
+    TransportLimits, Work, WorkStatus, WrId,
 };
 use xio_tests::pair::Pair;
 use xio_tests::rig::{Gate, Rig, name, small};
@@ -327,11 +327,11 @@ fn a_failed_post_ends_every_message_once() {
     }
     rig.run();
     rig.gates[0] = Gate::default().fail_work(sends, 12);
-    let message = xio_proto::Message {
+    let message = Message {
         user: 7,
-        ..xio_proto::Message::default()
+        ..Message::default()
     };
-    let options = xio_proto::RequestOptions::default();
+    let options = RequestOptions::default();
     let second = rig.dialed[0];
     rig.sides[0]
         .endpoint
@@ -367,6 +367,48 @@ fn a_receive_that_cannot_be_posted_is_accounted() {
         while free_rows(&mut rig) != rig.free {
             assert!(rig.advance(), "receive {at}");
         }
+        wind_up(&mut rig);
+    }
+}
+
+/// The answer is there before the completion of the request's own frame, and is in the user's hands
+/// when the connection ends: the completion still finds the queue pair that it is of.
+#[test]
+fn a_frame_completes_after_its_answer_and_its_connection() {
+    for aborts in [false, true] {
+        let (mut rig, talk) = open();
+        rig.gates[0].sends = true;
+        let client = talk.connections[0].expect("open");
+        let (answer, options) = (Message::default(), RequestOptions::default());
+        let endpoint = &mut rig.sides[0].endpoint;
+        // In a slot of its own it goes the short way, as most do.
+        let request = Message {
+            slot: endpoint.reserve_slot(client).ok(),
+            ..answer
+        };
+        assert!(endpoint.send(client, &request, &options).is_ok());
+        rig.run();
+        let Some(&Event::Request { task, .. }) = rig.log[1].last() else {
+            panic!("{:?}", rig.log[1])
+        };
+        assert_eq!(rig.sides[1].endpoint.respond(task, &answer), Ok(()));
+        rig.run();
+        let Some(&Event::Response { task, .. }) = rig.log[0].last() else {
+            panic!("{:?}", rig.log[0])
+        };
+        let (now, endpoint) = (rig.now, &mut rig.sides[0].endpoint);
+        let ended = match aborts {
+            true => endpoint.abort(now, client),
+            false => endpoint.close(now, client),
+        };
+        assert_eq!(ended, Ok(()));
+        rig.run();
+        let is_closed = |event: &Event| matches!(event, Event::Closed { .. });
+        while !rig.log[0].iter().any(is_closed) {
+            assert!(rig.advance(), "{:?}", rig.log[0]);
+        }
+        rig.let_go(0);
+        assert_eq!(rig.sides[0].endpoint.release(task), Ok(()));
         wind_up(&mut rig);
     }
 }

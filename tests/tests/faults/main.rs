@@ -1,6 +1,7 @@
 //! Faults that systems of this kind are known for, one test or more for each: `FAULTS.md` and
 //! `DEFECTS.md` say which is for which.
 
+mod anew;
 mod cancel;
 mod completions;
 mod credits;
@@ -14,5 +15,6 @@ mod remains;
 mod rendezvous;
 mod sessions;
 mod setup;
+mod stop;
 mod teardown;
 mod users;

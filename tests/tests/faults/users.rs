@@ -12,6 +12,8 @@ struct Heard {
     established: u32,
     failed: u32,
     closed: u32,
+    lost: u32,
+    anew: u32,
 }
 
 /// What a message's user heard so far.
@@ -28,6 +30,8 @@ pub(crate) fn connection_of(event: &Event) -> Option<ConnectionId> {
         Event::Established { connection, .. }
         | Event::ConnectFailed { connection, .. }
         | Event::Portals { connection, .. }
+        | Event::Reconnecting { connection, .. }
+        | Event::Reconnected { connection, .. }
         | Event::Request { connection, .. }
         | Event::OneWay { connection, .. }
         | Event::PayloadWaiting { connection, .. }
@@ -75,7 +79,9 @@ pub(crate) fn held_of(event: &Event) -> Option<TaskId> {
         Event::Request { task, .. } | Event::OneWay { task, .. } | Event::Response { task, .. } => {
             Some(task)
         }
-        Event::Established { message, .. } | Event::ConnectFailed { message, .. } => message,
+        Event::Established { message, .. }
+        | Event::Reconnected { message, .. }
+        | Event::ConnectFailed { message, .. } => message,
         _ => None,
     }
 }
@@ -94,8 +100,12 @@ pub(crate) fn grammar(log: &[Event]) {
                 Event::Established { .. } => heard.established += 1,
                 Event::ConnectFailed { .. } => heard.failed += 1,
                 Event::Closed { .. } => heard.closed += 1,
+                Event::Reconnecting { .. } => heard.lost += 1,
+                Event::Reconnected { .. } => heard.anew += 1,
                 _ => {}
             }
+            let turns = heard.lost - heard.anew;
+            assert!(turns <= 1, "{event:?}: out of turn: {log:#?}");
             let begun = heard.established + heard.failed;
             assert!(begun <= 1, "{event:?}: begun {begun} times: {log:#?}");
         }

@@ -2,14 +2,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use xio_proto::Reason;
-use xio_tcp::Options;
+use xio_proto::{Reason, Start};
+use xio_tcp::{Options, TcpDriver};
 
 use super::{Purpose, Transport, config, raise_descriptors};
-use crate::logging::Events;
-
-/// A driver of sockets whose endpoint's transitions are shown.
-pub(crate) type TcpDriver = xio_tcp::TcpDriver<Events>;
+use crate::talk::watch::Watch;
 
 /// What a server of sockets counts.
 #[derive(Debug, Serialize)]
@@ -22,7 +19,7 @@ pub(crate) struct Served {
 #[derive(Debug, Serialize)]
 pub(crate) struct Pinged {}
 
-impl Transport for TcpDriver {
+impl<W: Watch> Transport for TcpDriver<W> {
     type Served = Served;
     type Pinged = Pinged;
 
@@ -32,10 +29,11 @@ impl Transport for TcpDriver {
             "--spin is for rdma:// addresses: sockets always wait for the system"
         );
         let config = config(purpose.endpoint(), purpose.room);
-        let counts = xio_tcp::TcpDriver::counts(&config, purpose.room.peers);
+        let counts = TcpDriver::counts(&config, purpose.room.peers);
         raise_descriptors(2 * purpose.room.peers as u64 + 64);
-        let events = Events::new(purpose.endpoint());
-        Self::with_trace(config, &counts, Options::default(), events)
+        let start = Start { config, counts };
+        let watch = W::new(&start, purpose.record);
+        Self::with_trace(start.config, &counts, Options::default(), watch)
             .with_context(|| format!("the driver of sockets for {}", purpose.url))
     }
 

@@ -4,14 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use xio_proto::{Reason, WorkStatus};
-use xio_verbs::{DeviceChoice, Error, Options};
+use xio_proto::{Reason, Start, WorkStatus};
+use xio_verbs::{DeviceChoice, Error, Options, VerbsDriver};
 
 use super::{Purpose, Room, Side, Spin, Transport, config, raise_descriptors};
-use crate::logging::Events;
-
-/// A driver of verbs whose endpoint's transitions are shown.
-pub(crate) type VerbsDriver = xio_verbs::VerbsDriver<Events>;
+use crate::talk::watch::{Files, Watch};
 
 /// What a driver of verbs counts.
 #[derive(Debug, Serialize)]
@@ -36,7 +33,7 @@ const BRING: &str = "packages: apt-get install rdma-core ibverbs-providers; modu
                      ib_uverbs rdma_ucm; without such hardware, soft-RoCE on a network device DEV: \
                      modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV";
 
-impl Transport for VerbsDriver {
+impl<W: Watch> Transport for VerbsDriver<W> {
     type Served = Figures;
     type Pinged = Figures;
 
@@ -50,7 +47,8 @@ impl Transport for VerbsDriver {
                 Side::Server => DeviceChoice::Address(address.ip()),
                 Side::Client => DeviceChoice::Address(source(address)?),
             };
-            match open(purpose.endpoint(), purpose.room, device, purpose.spin) {
+            let (endpoint, room) = (purpose.endpoint(), purpose.room);
+            match open::<W>(endpoint, room, device, purpose.spin, purpose.record) {
                 Err(error @ (Error::NotFound(_) | Error::Call { .. })) => last = Some(error),
                 opened => return opened.map_err(explained),
             }
@@ -106,14 +104,15 @@ const ENODEV: i32 = 19;
 ///
 /// # Errors
 /// The driver's.
-pub(crate) fn open(
+pub(crate) fn open<W: Watch>(
     endpoint: u8,
     room: Room,
     device: DeviceChoice,
     spin: Option<Spin>,
-) -> Result<VerbsDriver, Error> {
+    record: Option<&Files>,
+) -> Result<VerbsDriver<W>, Error> {
     let config = config(endpoint, room);
-    let counts = xio_verbs::VerbsDriver::counts(&config, room.peers);
+    let counts = VerbsDriver::counts(&config, room.peers);
     raise_descriptors(room.peers as u64 + 64);
     let mut options = Options {
         device,
@@ -125,7 +124,9 @@ pub(crate) fn open(
         Some(Spin::For(time)) => options.spin = xio_verbs::Spin::For(time),
         Some(Spin::Always) => options.spin = xio_verbs::Spin::Always,
     }
-    VerbsDriver::with_trace(config, &counts, &options, Events::new(endpoint))
+    let start = Start { config, counts };
+    let watch = W::new(&start, record);
+    VerbsDriver::with_trace(start.config, &counts, &options, watch)
 }
 
 /// An error of the driver's with what to do about it.
@@ -142,7 +143,7 @@ pub(crate) fn explained(error: Error) -> anyhow::Error {
     }
 }
 
-fn figures(driver: &VerbsDriver) -> Figures {
+fn figures<W: Watch>(driver: &VerbsDriver<W>) -> Figures {
     let stats = driver.stats();
     Figures {
         device: driver.device().name.clone(),

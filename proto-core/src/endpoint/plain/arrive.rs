@@ -18,7 +18,7 @@ use crate::table::queue_push;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    Headers, Kind, Limits, OnRdma, OnStream, PlainRequest, PlainResponse, SessionFlags,
+    Extensions, Headers, Kind, Limits, OnRdma, OnStream, PlainRequest, PlainResponse, SessionFlags,
     TransportFlags, message_kind,
 };
 
@@ -175,13 +175,17 @@ impl<T: Trace> Hot<'_, T> {
             frame_max: config.buffer_size,
             header_max: config.header_max,
         };
-        match message_kind(frame) {
+        let taken = match message_kind(frame) {
             Some(Kind::MsgRsp) => PlainResponse::<D>::parse_response(frame, limits)
                 .is_some_and(|frame| self.plain_response::<D>(n, slot, &frame)),
             Some(kind) => PlainRequest::<D>::parse_request(frame, limits)
                 .is_some_and(|frame| self.plain_request::<D>(n, slot, kind, &frame)),
             None => false,
+        };
+        if taken {
+            self.nexuses[n as usize].traffic.frame(frame.len());
         }
+        taken
     }
 
     /// The nexus's own part of a frame that is taken, on RDMA out of the first receive of its
@@ -231,6 +235,7 @@ impl<T: Trace> Hot<'_, T> {
         let nexus = &self.nexuses[n as usize];
         let c = nexus.connections;
         if frame.session_flags().intersects(receipts)
+            || (frame.has_wait() && nexus.can(Extensions::DEADLINE))
             || !nexus.takes::<D>(frame.sn(), frame.credits())
         {
             return false;
@@ -252,6 +257,7 @@ impl<T: Trace> Hot<'_, T> {
         row.last_serial = frame.serial();
         row.heard = true;
         row.unanswered += u32::from(kind == Kind::MsgReq);
+        row.traffic.messages_received += 1;
         self.g.counters.messages_received += 1;
         let row = &mut self.tasks[slot as usize];
         row.reset();
@@ -336,6 +342,7 @@ impl<T: Trace> Hot<'_, T> {
         }
         task.flags = flags;
         task.ending = Ending::Good;
+        self.g.life.completed += 1;
         task.answer = slot;
         task.header_at = PlainResponse::<D>::LEN;
         task.rx_header_len = frame.header_len();

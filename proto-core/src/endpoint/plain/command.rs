@@ -65,7 +65,9 @@ impl<T: Trace> Hot<'_, T> {
             && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
             && options.into.is_empty()
             && options.deadline.is_none()
-            && !(options.force_read || options.force_write || options.receipt);
+            && row.policy.deadline.is_none()
+            && !(options.force_read || options.force_write || options.receipt)
+            && !options.idempotent;
         let n = row.nexus;
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
@@ -77,6 +79,7 @@ impl<T: Trace> Hot<'_, T> {
         let (t, task) = self.g.tasks.take_row(self.tasks)?;
         task.reset();
         task.step(self.trace, t, State::Vacant, Input::Submit);
+        self.g.life.prep += 1;
         task.kind = kind;
         task.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
         task.flags.set(TaskFlags::LAST, options.last_in_batch);

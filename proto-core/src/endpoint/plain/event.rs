@@ -22,7 +22,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return None;
         }
         let task = self.s.tables().tasks.get(t as usize)?;
-        let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER;
+        let later = TaskFlags::RECEIPT | TaskFlags::ORPHAN_LATER | TaskFlags::TIMED;
         if task.events != TaskEvents::MAIN || task.flags.intersects(later) || task.in_segments {
             return None;
         }

@@ -1,0 +1,92 @@
+//! What is agreed with peers beyond libxio's protocol, as users see it.
+
+use xio_proto::{ConnectionId, Extensions, PeerKind, TaskId};
+
+use super::Actor;
+use crate::check::Check;
+use crate::driver::{Core, Desk};
+
+/// Longest deadline that users here give, and a little for the way to where it is looked at.
+const WAIT_MAX: u64 = 21_000_000;
+
+impl Actor {
+    /// The requester of a request gave it up: it is given back, or answered all the same.
+    pub(super) fn cancel_asked(&mut self, core: &mut Core, desk: &mut Desk<'_>, task: TaskId) {
+        let place = self.due.iter().position(|due| due.task == task);
+        let Some(place) = place else {
+            self.sense(desk, format!("{task:?} is given up, and is not here"));
+            return;
+        };
+        if self.rng.flip()
+            && let Some(due) = self.due.remove(place)
+        {
+            self.give_up(core, desk, &due);
+            self.pump(core, desk, due.line);
+        }
+    }
+
+    /// A request is not shown when its requester waits no longer, nor does one wait for longer than
+    /// it said.
+    pub(super) fn check_time(&self, core: &Core, desk: &mut Desk<'_>, task: TaskId) {
+        let Ok(Some(deadline)) = core.deadline_of(task) else {
+            return;
+        };
+        let left = deadline.as_nanos().checked_sub(desk.now.as_nanos());
+        let at = desk.env.now();
+        match left {
+            Some(0) | None => {
+                let text = format!("{task:?} was shown after its deadline, {deadline:?}");
+                desk.ledger.breach(at, Check::Deadline, text);
+            }
+            Some(left) if left > WAIT_MAX => {
+                let text = format!("{task:?} may take {left} ns, longer than anybody waits");
+                desk.ledger.breach(at, Check::Deadline, text);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Nothing is agreed that one side cannot do, and of a peer's earlier life nothing is left when
+    /// a later one is there.
+    pub(super) fn check_peer(
+        &mut self,
+        core: &Core,
+        desk: &mut Desk<'_>,
+        connection: ConnectionId,
+    ) {
+        let Ok(info) = core.info(connection) else {
+            return;
+        };
+        let at = desk.env.now();
+        let peer = self.post.borrow().extensions(info.peer.ip());
+        let could = core.config().extensions & peer;
+        if !could.contains(info.extensions) {
+            let text = format!("{:?} agreed, {could:?} possible", info.extensions);
+            desk.ledger.breach(at, Check::Sense, text);
+        }
+        let PeerKind::Xio { incarnation, .. } = info.peer_kind else {
+            return;
+        };
+        if !info.extensions.contains(Extensions::INCARNATION) {
+            return;
+        }
+        for line in self.lines.iter().filter(|line| !line.over) {
+            let Some(other) = line.id.and_then(|id| core.info(id).ok()) else {
+                continue;
+            };
+            let PeerKind::Xio {
+                incarnation: life, ..
+            } = other.peer_kind
+            else {
+                continue;
+            };
+            let same = other.peer.ip() == info.peer.ip()
+                && other.framing.dialect() == info.framing.dialect()
+                && other.extensions.contains(Extensions::INCARNATION);
+            if same && life < incarnation && other.state == "Online" {
+                let text = format!("life {life} of a peer goes on in its life {incarnation}");
+                desk.ledger.breach(at, Check::ExactlyOneEnd, text);
+            }
+        }
+    }
+}
