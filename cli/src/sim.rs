@@ -28,7 +28,7 @@ const BREACHES_SHOWN: usize = 6;
 pub(crate) fn run(args: &SimArgs, out: &Output) -> Result<bool> {
     let seeds = match args.seed {
         Some(seed) => seed..seed + 1,
-        None => 0..u64::from(args.seeds),
+        None => args.first..args.first + u64::from(args.seeds),
     };
     let runner = Runner {
         options: options(args),

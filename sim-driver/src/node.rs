@@ -82,6 +82,11 @@ impl SimNode {
         Ok(numbers.into_iter().map(node).collect())
     }
 
+    /// Whether an event waits, without letting time pass.
+    pub fn has_event(&self) -> bool {
+        !self.world.borrow().user(self.number).events.is_empty()
+    }
+
     fn memory<R>(&self, run: impl FnOnce(&mut Memory) -> R) -> R {
         run(&mut self.world.borrow_mut().env.memory[self.number])
     }

@@ -11,10 +11,10 @@ use xio_proto::wire::{Framing, Violation, What};
 use xio_proto::{
     Access, Applied, Bytes, CmEvent, CmKind, Completion, Config, ConnectOptions, ConnectRequest,
     ConnectionId, ConnectionPolicy, EncodeError, Endpoint, Input, Instant, ListenOptions,
-    ListenerId, Malformed, Message, NexusId, OnExpiry, PoolMemory, Reason, Refusal, RegionId,
-    RemoteMemory, Rendezvous, RequestOptions, Resource, SEGMENTS_MAX, Scratch, Segment, SessionId,
-    SessionOpen, SessionTicket, SlotId, Slots, SocketId, Start, TaskId, Trace, TransportId,
-    TransportLimits, WorkStatus, WrId,
+    ListenerId, Malformed, Message, NexusId, OnExpiry, PoolMemory, Reason, Reconnect, Refusal,
+    RegionId, RemoteMemory, Rendezvous, RequestOptions, Resource, SEGMENTS_MAX, Scratch, Segment,
+    SessionId, SessionOpen, SessionTicket, SlotId, Slots, SocketId, Start, TaskId, Trace,
+    TransportId, TransportLimits, WorkStatus, WrId,
 };
 use xio_tests::pair::{Pair, leak_tables};
 use xio_tests::stream_pair::Rng;
@@ -143,6 +143,10 @@ fn options() -> ConnectOptions {
     ConnectOptions {
         local: Some("[fe80::1%3]:65535".parse().expect("an address")),
         own_nexus: true,
+        reconnect: Some(Reconnect {
+            give_up_after: Some(Duration::from_nanos(70)),
+            ..Reconnect::DEFAULT
+        }),
         ..ConnectOptions::new(u64::MAX)
     }
 }

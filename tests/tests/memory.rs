@@ -9,7 +9,7 @@ use xio_proto::{Config, Endpoint, TransportLimits};
 use xio_tests::tables::BoxedTables;
 
 /// Bytes that an idle connection may take, with a session and a transport connection of its own.
-const IDLE_MAX: usize = 1088;
+const IDLE_MAX: usize = 1024;
 
 const NOTHING: Counts = Counts {
     listeners: 0,

@@ -81,7 +81,7 @@ fn targets(root: &Path) -> Result<Vec<String>> {
 }
 
 /// A built target and its folders.
-struct Fuzzer<'a> {
+pub(crate) struct Fuzzer<'a> {
     ctx: &'a Ctx,
     program: PathBuf,
     /// Inputs found here, kept between runs.
@@ -93,7 +93,11 @@ struct Fuzzer<'a> {
 }
 
 impl<'a> Fuzzer<'a> {
-    fn build(ctx: &'a Ctx, target: &str) -> Result<Self> {
+    /// Builds a target.
+    ///
+    /// # Errors
+    /// When it does not build.
+    pub(crate) fn build(ctx: &'a Ctx, target: &str) -> Result<Self> {
         let host = host(ctx)?;
         let target_dir = ctx.target_dir.join("fuzz");
         // With --target the flags are not used for build scripts and macros, which would not link.
@@ -160,6 +164,37 @@ impl<'a> Fuzzer<'a> {
             );
             format!("the input is in {artifacts}; `{replay}` runs it again")
         })
+    }
+
+    /// Searches for so many seconds, and returns how many inputs were tried; or, when one made the
+    /// target fail, what repeats it.
+    ///
+    /// # Errors
+    /// When the target cannot be run.
+    pub(crate) fn soak(&self, target: &str, seconds: u64) -> Result<(u64, Option<String>)> {
+        let output = self
+            .ctx
+            .cmd(&self.program, ["-print_final_stats=1", "-timeout=10"])
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-artifact_prefix={}/", self.artifacts.display()))
+            .args([&self.found, &self.committed])
+            .finish()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let tried = text
+            .lines()
+            .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+            .and_then(|number| number.trim().parse().ok())
+            .unwrap_or(0);
+        if output.status.success() {
+            return Ok((tried, None));
+        }
+        let written = text
+            .lines()
+            .find_map(|line| line.split("Test unit written to ").nth(1));
+        let file = written.unwrap_or("FILE");
+        print!("{text}");
+        let again = format!("cargo run -p {PACKAGE} --bin replay -- {target} {file}");
+        Ok((tried, Some(again)))
     }
 
     /// Lets libFuzzer choose, out of all inputs, a set that covers the same edges. Committed

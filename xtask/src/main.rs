@@ -8,6 +8,7 @@ mod budget;
 mod ctx;
 mod exec;
 mod fuzz;
+mod soak;
 mod steps;
 mod vm;
 
@@ -36,6 +37,8 @@ enum Command {
     Test(TestArgs),
     /// Fuzz one target, on the installed stable toolchain and without a sanitizer
     Fuzz(fuzz::FuzzArgs),
+    /// Simulate fresh seeds and fuzz, in turn, for as long as wanted
+    Soak(soak::SoakArgs),
     /// Boot a small machine with soft-RoCE and run a suite or a command inside
     Vm(vm::VmArgs),
     /// Count the instructions of the scenarios in xtask/budget.toml
@@ -80,6 +83,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
             return Ok(u8::from(!is_well));
         }
         Command::Vm(args) => return vm::run(&Ctx::new(false, 0)?, &args),
+        Command::Soak(args) => return soak::run(&Ctx::new(false, 0)?, &args),
         Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
         Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
         Command::Bench(args) => bench::run(&Ctx::new(false, 0)?, &args)?,

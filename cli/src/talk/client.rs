@@ -242,7 +242,7 @@ impl<F: Fn(u64) -> Shape> Client<F> {
                 }
                 self.established(driver, connection);
             }
-            Event::ConnectFailed { message, .. } => {
+            Event::ConnectFailed { message, .. } | Event::Reconnected { message, .. } => {
                 if let Some(message) = message {
                     release(driver, message);
                 }
@@ -319,6 +319,7 @@ fn reason_of(failure: &Failure) -> String {
     match failure {
         Failure::NeverSent(_) => "never sent".to_owned(),
         Failure::ConnectionEnded(_) => "connection ended".to_owned(),
+        Failure::Unknown(_) => "connection lost".to_owned(),
         other => other.to_string(),
     }
 }

@@ -152,8 +152,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message that was not posted yet never will be.
     pub(crate) fn never_sent(&mut self, t: u32, reason: Reason) {
+        let repeated = self.task(t).flags.contains(TaskFlags::REPEATED);
         if self.task_input(t, Input::Flush) == Action::GiveUp {
-            self.finish(t, Ending::Failed(Failure::NeverSent(reason)));
+            let failure = if repeated {
+                Failure::ConnectionEnded(reason)
+            } else {
+                Failure::NeverSent(reason)
+            };
+            self.finish(t, Ending::Failed(failure));
         }
     }
 
@@ -161,10 +167,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn flush_task(&mut self, t: u32, reason: Reason) {
         let row = self.task(t);
         let (c, state) = (row.connection, row.state);
+        let repeated = row.flags.contains(TaskFlags::REPEATED);
         let lost = self.connection(c).state == ConnectionState::Parting;
         match self.task_input(t, Input::Flush) {
             Action::GiveUp => {
-                let never = matches!(state, State::Queued | State::Answering);
+                let never = matches!(state, State::Queued | State::Answering) && !repeated;
                 let failure = match (never, lost) {
                     (true, _) => Failure::NeverSent(reason),
                     (false, true) => Failure::Unknown(reason),

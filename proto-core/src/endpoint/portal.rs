@@ -73,11 +73,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.drop_setup_slot(c);
         }
         self.connection_event(c, ConnectionEvents::PORTALS);
-        let s = self.connection(c).session;
-        self.session(s).alternates.clear();
+        self.task(slot).serial = 0;
         for (index, text) in list.iter().enumerate() {
             match parse_portal(text) {
-                Some((dialect, peer)) => self.remember_portal(s, index, text, dialect, peer),
+                Some((dialect, peer)) => self.remember_portal(c, index, text, dialect, peer),
                 None => self.connection(c).unresolved += u16::from(has_name(text)),
             }
         }
@@ -89,7 +88,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     fn remember_portal(
         &mut self,
-        s: u32,
+        c: u32,
         index: usize,
         text: &[u8],
         dialect: Dialect,
@@ -105,7 +104,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             len: text.len() as u16,
         };
         // Those beyond the first few are told to the user, who can name them later.
-        let _ = self.session(s).alternates.try_push(portal);
+        let slot = self.connection(c).portals_slot;
+        let row = self.task(slot);
+        let mut portals = row.portals();
+        if portals.try_push(portal).is_ok() {
+            row.set_portals(&portals);
+        }
     }
 
     /// The answer's slot stays, whoever else has it.
@@ -173,9 +177,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.portals_slot == NONE || !tries(row.state) {
             return false;
         }
-        let s = row.session;
+        let slot = row.portals_slot;
         self.leave_portal(c);
-        while let Some(portal) = self.session(s).alternates.pop_at(0) {
+        loop {
+            let row = self.task(slot);
+            let mut portals = row.portals();
+            let Some(portal) = portals.pop_at(0) else {
+                break;
+            };
+            row.set_portals(&portals);
             if self.try_portal(c, &portal) {
                 return true;
             }
@@ -249,7 +259,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.portals_slot == NONE || !tries(row.state) {
             return Err(CommandError::WrongState("no portal is looked for"));
         }
-        let (s, waits) = (row.session, row.nexus == NONE);
+        let (slot, waits) = (row.portals_slot, row.nexus == NONE);
         let list = Span {
             slot: row.portals_slot,
             offset: row.portals_at.into(),
@@ -264,11 +274,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (Some(dialect), true) = (dialect, known && peer.port() != 0) else {
             return Err(CommandError::BadAddress);
         };
-        if self.session(s).alternates.is_full() {
+        if self.task(slot).portals().is_full() {
             return Err(CommandError::Full(Resource::Queue));
         }
         let named = u16::from(parse_portal(text).is_none());
-        self.remember_portal(s, index.into(), text, dialect, peer);
+        self.remember_portal(c, index.into(), text, dialect, peer);
         let row = self.connection(c);
         row.unresolved = row.unresolved.saturating_sub(named);
         if waits && !self.try_next_portal(c) {

@@ -12,7 +12,7 @@ use core::time::Duration;
 use super::Endpoint;
 use crate::config::{ConnectOptions, Reconnect};
 use crate::entries::{Awaited, ConnectionEvents, Direct, Frames, Nexus, Retry, TaskFlags};
-use crate::error::{CommandError, Reason, Resource};
+use crate::error::{CommandError, Reason, Refusal, Resource};
 use crate::ids::{NONE, TransportId};
 use crate::mutant::mutated;
 use crate::state::connection::{Input, State};
@@ -67,6 +67,14 @@ const fn passes(code: u32) -> bool {
     )
 }
 
+/// Whether the peer would have to be another one.
+const fn is_final(why: Refusal) -> bool {
+    matches!(
+        why,
+        Refusal::Version { .. } | Refusal::BufferSize { .. } | Refusal::Depth { .. }
+    )
+}
+
 /// Whether it is worth trying again after this.
 const fn transient(reason: Reason) -> bool {
     match reason {
@@ -83,8 +91,8 @@ const fn transient(reason: Reason) -> bool {
         | Reason::DeviceRemoved
         | Reason::PeerRestarted { .. }
         | Reason::NoResources { .. } => true,
-        Reason::TurnedAway(refusal) => passes(refusal.status()),
         Reason::Rejected(code) | Reason::SetupRefused(code) => passes(code),
+        Reason::TurnedAway(why) => !is_final(why),
         _ => false,
     }
 }
@@ -94,7 +102,7 @@ impl Nexus {
     pub(crate) const fn shows_incompatible(reason: Option<Reason>) -> bool {
         match reason {
             Some(Reason::SetupRefused(code)) => !passes(code),
-            Some(Reason::TurnedAway(refusal)) => !passes(refusal.status()),
+            Some(Reason::TurnedAway(why)) => is_final(why),
             Some(Reason::Violation(_)) => true,
             _ => false,
         }
@@ -208,6 +216,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             (retry.attempts, retry.told, retry.at) = (0, false, now);
             self.set_retry(c, &retry);
         }
+        if from != State::Online {
+            self.forget_answer(c);
+        }
         self.drop_portals(c);
         if n != NONE {
             self.nexus(n).late_allowed = true;
@@ -222,6 +233,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.connection(c).held -= 1;
         self.settle(c);
+    }
+
+    /// What the server said to an attempt that failed afterwards is not told.
+    fn forget_answer(&mut self, c: u32) {
+        let row = self.connection(c);
+        row.events.remove(ConnectionEvents::PORTALS);
+        let untold = core::mem::replace(&mut row.setup_task, NONE);
+        self.drop_portals(c);
+        if untold != NONE {
+            self.drop_incoming(untold);
+        }
     }
 
     fn part_tasks(&mut self, c: u32, reason: Reason) {
@@ -305,7 +327,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let row = &mut tables.connections[c as usize];
                 let task = &mut tables.tasks[t as usize];
                 task.nexus = NONE;
-                task.flags.insert(TaskFlags::QUEUED);
+                task.flags.insert(TaskFlags::QUEUED | TaskFlags::REPEATED);
                 if task.flags.contains(TaskFlags::RECEIPT_DONE) {
                     // The user has had its receipt.
                     let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_DONE;

@@ -123,8 +123,10 @@ impl Phases {
     fn count(&mut self, state: TaskState) {
         *match state {
             TaskState::Vacant => return,
-            TaskState::Queued | TaskState::Parked => &mut self.queued,
-            TaskState::Sent | TaskState::AnswerFetching => &mut self.outstanding,
+            TaskState::Queued => &mut self.queued,
+            TaskState::Sent | TaskState::AnswerFetching | TaskState::Parked => {
+                &mut self.outstanding
+            }
             TaskState::Orphaned => &mut self.orphaned,
             TaskState::Fetching => &mut self.fetching,
             TaskState::Delivered => &mut self.delivered,

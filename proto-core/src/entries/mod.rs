@@ -2,8 +2,6 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use arrayvec::ArrayVec;
-
 use crate::config::ConnectionPolicy;
 use crate::endpoint::{ConnectionCounters, NexusCounters};
 use crate::error::{Reason, Refusal};
@@ -14,11 +12,13 @@ use crate::time::Instant;
 use crate::wire::Framing;
 
 mod agreement;
+mod portal;
 mod retry;
 mod task;
 mod work;
 
 pub(crate) use agreement::{Agreement, Stage};
+pub(crate) use portal::Portal;
 pub(crate) use retry::Retry;
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
@@ -325,21 +325,6 @@ pub struct Session {
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
-    /// Client: where to go on if the present portal fails.
-    pub(crate) alternates: ArrayVec<Portal, PORTALS_TRIED>,
-}
-
-/// Portals whose addresses are remembered at once.
-pub(crate) const PORTALS_TRIED: usize = 4;
-
-/// Where a session may go on.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Portal {
-    pub(crate) peer: SocketAddr,
-    pub(crate) transport: u8,
-    /// Its place in the list, and the bytes of its text.
-    pub(crate) index: u16,
-    pub(crate) len: u16,
 }
 
 impl Session {
@@ -371,7 +356,6 @@ impl Session {
         event_next: NONE,
         in_events: false,
         timer: NONE,
-        alternates: ArrayVec::new_const(),
     };
 }
 

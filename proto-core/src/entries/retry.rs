@@ -37,7 +37,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// An address as two segments.
-fn put(address: SocketAddr, kind: u32) -> [Segment; 2] {
+pub(super) fn put(address: SocketAddr, kind: u32) -> [Segment; 2] {
     let (bits, flow, scope) = match address {
         SocketAddr::V4(v4) => (v4.ip().to_bits().into(), 0, 0),
         SocketAddr::V6(v6) => (v6.ip().to_bits(), v6.flowinfo(), v6.scope_id()),
@@ -58,7 +58,7 @@ fn put(address: SocketAddr, kind: u32) -> [Segment; 2] {
     ]
 }
 
-fn get([high, low]: [Segment; 2]) -> SocketAddr {
+pub(super) fn get([high, low]: [Segment; 2]) -> SocketAddr {
     let bits = u128::from(high.addr) << 64 | u128::from(low.addr);
     let port = high.len as u16;
     match low.len {
@@ -67,7 +67,7 @@ fn get([high, low]: [Segment; 2]) -> SocketAddr {
     }
 }
 
-const fn kind(address: SocketAddr) -> u32 {
+pub(super) const fn kind(address: SocketAddr) -> u32 {
     if address.is_ipv4() { 4 } else { 6 }
 }
 
@@ -106,7 +106,7 @@ impl Retry {
         let [a, b] = put(self.peer, kind(self.peer));
         let [c, d] = self
             .local
-            .map_or(put(NOWHERE, 0), |local| put(local, kind(local)));
+            .map_or_else(|| put(NOWHERE, 0), |local| put(local, kind(local)));
         task.into.inline = [a, b, c, d];
         debug_assert_eq!(Self::load(task), *self);
     }

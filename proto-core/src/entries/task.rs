@@ -85,6 +85,8 @@ bitflags::bitflags! {
         const WITHDRAWN = 1 << 26;
         /// It may be sent again though the peer may have it.
         const IDEMPOTENT = 1 << 27;
+        /// It is to be sent again: the peer may have it.
+        const REPEATED = 1 << 28;
     }
 }
 

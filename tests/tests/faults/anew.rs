@@ -5,7 +5,7 @@ use std::time::Duration;
 use xio_proto::wire::status;
 use xio_proto::{
     CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Event, Failure, Instant, PrivateData,
-    Reason, Reconnect, TransportLimits,
+    Reason, Reconnect, Refusal, TransportLimits,
 };
 use xio_tests::rig::{Rig, small};
 use xio_tests::talk::{Say, Talk, World};
@@ -436,20 +436,21 @@ fn an_incompatible_peer_is_remembered() {
         assert!(rig.advance());
         settle(&mut rig);
     }
-    let mut private = PrivateData::refusal(Reason::Shutdown).as_slice().to_vec();
-    // A status, and no words that say more.
-    private.truncate(8);
-    private[4..].copy_from_slice(&status::INVALID_VERSION.to_be_bytes());
+    let why = Refusal::Version {
+        asked: 1,
+        spoken: 2,
+    };
+    let reason = Reason::TurnedAway(why);
+    let private = PrivateData::refusal(reason);
     let nexus = rig.nexus(0);
     let event = CmEvent {
         kind: CmKind::Rejected,
         status: 28,
         local: None,
-        private: &private,
+        private: private.as_slice(),
     };
     rig.tell_of(0, nexus, event);
     settle(&mut rig);
-    let reason = Reason::SetupRefused(status::INVALID_VERSION);
     while closed(&rig, 0) < 3 {
         assert!(rig.advance());
         settle(&mut rig);

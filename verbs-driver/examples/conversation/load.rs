@@ -30,6 +30,8 @@ pub(crate) struct Outcomes {
     pub(crate) reason: Option<Reason>,
     /// The longest round trip.
     pub(crate) longest: Duration,
+    /// Round trips that took as long as a stall, or longer.
+    pub(crate) stalls: usize,
 }
 
 /// A client with one connection.
@@ -46,6 +48,8 @@ pub(crate) struct Load {
     /// How long to do nothing after an answer, drawn from this.
     think: u64,
     thinks_max: Duration,
+    /// A round trip of this length is a stall.
+    stall: Duration,
     /// It closes after so many answers, whatever is out.
     closes_at: Option<usize>,
     is_closing: bool,
@@ -88,6 +92,7 @@ impl Load {
             outcomes: Outcomes::default(),
             think: 1,
             thinks_max: Duration::ZERO,
+            stall: Duration::MAX,
             closes_at: None,
             is_closing: false,
         })
@@ -102,6 +107,12 @@ impl Load {
     /// With pauses of up to so long between them.
     pub(crate) fn thinking(mut self, most: Duration) -> Self {
         self.thinks_max = most;
+        self
+    }
+
+    /// Counting round trips of this length and more.
+    pub(crate) fn counting(mut self, stall: Duration) -> Self {
+        self.stall = stall;
         self
     }
 
@@ -157,6 +168,7 @@ impl Load {
                 let took = self.outcome(user)?;
                 self.outcomes.answered += 1;
                 self.outcomes.longest = self.outcomes.longest.max(took);
+                self.outcomes.stalls += usize::from(took >= self.stall);
                 self.side.compare(data, self.wish.answer, user)?;
                 self.side.driver.release(task)?;
                 if buffers_returned {

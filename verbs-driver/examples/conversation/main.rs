@@ -5,13 +5,15 @@
 //!
 //! `conversation wakes|soak|cycles|crowd SERVER-IP CLIENT-IP COUNT` (`soak-shared` and
 //! `crowd-shared` with one receive queue for all) and `conversation faults
-//! [NAME]` are trials of other kinds.
+//! [NAME]` are trials of other kinds; `wakes` may be told after how many milliseconds a round trip
+//! is a stall. `conversation direct SERVER-IP CLIENT-IP` WRITEs and READs in memory of the peer.
 //!
 //! `conversation SERVER-IP CLIENT-IP [LARGEST]` runs on any machine with RDMA; `cargo xtask vm
 //! verbs` runs it on soft-RoCE.
 #![allow(clippy::disallowed_methods, reason = "a test that hangs must end")]
 
 mod crowd;
+mod direct;
 mod faults;
 mod load;
 mod serve;
@@ -61,6 +63,10 @@ fn run() -> Result<(), Box<dyn Error>> {
         let ip = next("the device's address")?.parse()?;
         return trials::stages(ip, &next("the device's name")?);
     }
+    if first == "direct" {
+        let server = next("the server's address")?.parse()?;
+        return direct::direct(server, next("the client's address")?.parse()?);
+    }
     if first == "faults" {
         return faults::faults(args.next().as_deref());
     }
@@ -69,7 +75,10 @@ fn run() -> Result<(), Box<dyn Error>> {
         let client = next("the client's address")?.parse()?;
         let count = next("how many")?.parse()?;
         return match &*first {
-            "wakes" => trials::wakes(server, client, count),
+            "wakes" => {
+                let stall = args.next().map(|text| text.parse()).transpose()?;
+                trials::wakes(server, client, count, stall.map(Duration::from_millis))
+            }
             "soak" => trials::soak(server, client, count, false),
             "soak-shared" => trials::soak(server, client, count, true),
             "crowd" => crowd::crowd(server, client, count, false),

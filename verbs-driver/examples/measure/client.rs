@@ -37,6 +37,9 @@ pub(crate) struct Client {
     count: u64,
     began: (Instant, Stats),
     took: Duration,
+    /// When each request under way was sent, and how long each took: kept where time is what is
+    /// measured, since it costs some.
+    times: Option<(Vec<Instant>, Vec<Duration>)>,
     is_over: bool,
 }
 
@@ -74,8 +77,16 @@ impl Client {
             count: 0,
             began: (Instant::now(), stats),
             took: Duration::ZERO,
+            times: None,
             is_over: false,
         })
+    }
+
+    /// Keeps the time of each round trip, of which the middle one is told: a machine that stops
+    /// now and then for others does not move it.
+    pub(crate) fn keep_times(&mut self) {
+        let none = (vec![Instant::now(); self.load.depth], Vec::new());
+        self.times = Some(none);
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -86,6 +97,10 @@ impl Client {
     pub(crate) fn begin(&mut self, count: u64) {
         self.count = count;
         (self.sent, self.done) = (0, 0);
+        if let Some((_, took)) = &mut self.times {
+            took.clear();
+            took.reserve(count as usize);
+        }
         self.began = (Instant::now(), *self.driver.stats());
         self.fill();
     }
@@ -111,6 +126,9 @@ impl Client {
                     return Err(format!("an answer of {} bytes", data.len()).into());
                 }
                 self.driver.release(task)?;
+                if let Some((sent, took)) = &mut self.times {
+                    took.push(sent[user as usize].elapsed());
+                }
                 self.free.push(user as usize);
                 self.done += 1;
                 if self.is_done() {
@@ -151,6 +169,9 @@ impl Client {
             return Err(CommandError::Unknown);
         };
         let slot = self.driver.reserve_slot(connection)?;
+        if let Some((sent, _)) = &mut self.times {
+            sent[place] = Instant::now();
+        }
         let [data, into] = &self.buffers[place];
         let mut wanted = match data {
             None => {
@@ -188,6 +209,12 @@ impl Client {
         let nanos = self.took.as_nanos() as f64 / self.count as f64;
         println!("measure: {name} round trip {:.3} us", nanos / 1e3);
         println!("measure: {name} rate {:.0} per second", 1e9 / nanos);
+        if let Some((_, took)) = &self.times {
+            let mut took = took.clone();
+            took.sort_unstable();
+            let middle = took[took.len() / 2].as_nanos() as f64 / 1e3;
+            println!("measure: {name} median {middle:.3} us");
+        }
         let (now, then) = (self.driver.stats(), &self.began.1);
         let each = |now: u64, then: u64| (now - then) as f64 / self.count as f64;
         println!(

@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask test`, and how they are run and reported.
 
 mod deps;
+mod exhaust;
 mod lint;
 mod mutants;
 mod nostd;
@@ -101,6 +102,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "mutants",
         what: "the simulator's checkers find deliberate faults",
         run: mutants::run,
+    },
+    Step {
+        name: "exhaust",
+        what: "every order of small conversations, and faults that it must find",
+        run: exhaust::run,
     },
     Step {
         name: "budget",

@@ -58,7 +58,7 @@ impl Kernel {
         if !folder.join("boot").is_dir() {
             let package = download(ctx, cache)?;
             unpack(ctx, &package, &folder)?;
-            fs::remove_file(&package)?;
+            package.parent().map_or(Ok(()), fs::remove_dir_all)?;
         }
         Self::open(ctx, &folder, cache)
     }
@@ -81,7 +81,7 @@ impl Kernel {
             println!("taking {} out of its bzImage", image.display());
             let packed = fs::read(boot.join(format!("vmlinuz-{version}")))?;
             let payload = payload(&packed)?;
-            let partial = image.with_extension("partial");
+            let partial = partial(&image);
             fs::write(&partial, payload)?;
             let unpacked = ctx
                 .cmd("xz", ["--decompress", "--stdout"])
@@ -215,7 +215,7 @@ fn download(ctx: &Ctx, cache: &Path) -> Result<PathBuf> {
         .with_context(|| {
             format!("apt knows no {META} (apt-get update?); {OTHER} can name another kernel")
         })?;
-    let folder = cache.join("download");
+    let folder = partial(&cache.join("download"));
     fs::create_dir_all(&folder)?;
     ctx.cmd("apt-get", ["--quiet", "download", package])
         .dir(&folder)
@@ -232,7 +232,7 @@ fn unpack(ctx: &Ctx, package: &Path, folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
-    let partial = folder.with_extension("partial");
+    let partial = partial(folder);
     if partial.is_dir() {
         fs::remove_dir_all(&partial)?;
     }
@@ -240,8 +240,18 @@ fn unpack(ctx: &Ctx, package: &Path, folder: &Path) -> Result<()> {
         .arg(package)
         .arg(&partial)
         .run()?;
-    fs::rename(&partial, folder)?;
-    Ok(())
+    let renamed = fs::rename(&partial, folder);
+    if renamed.is_err() && folder.is_dir() {
+        // Another run was first.
+        return Ok(fs::remove_dir_all(&partial)?);
+    }
+    Ok(renamed?)
+}
+
+/// Where something is made that is to be complete once it is there: each run has a place of its
+/// own, so that two may begin at a time.
+fn partial(of: &Path) -> PathBuf {
+    of.with_extension(format!("partial-{}", std::process::id()))
 }
 
 #[cfg(test)]

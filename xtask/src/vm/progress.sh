@@ -39,5 +39,5 @@ for spin in never 20; do
 done
 
 # Asleep between messages: no round trip may last until a timer ends it.
-conversation wakes 10.99.1.2 10.99.1.1 ${wakes:-3000}
+conversation wakes 10.99.1.2 10.99.1.1 ${wakes:-3000} 200
 check_counters

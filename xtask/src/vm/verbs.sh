@@ -8,6 +8,8 @@ conversation 10.99.1.2 10.99.1.1
 conversation soak 10.99.1.2 10.99.1.1 50000
 conversation wakes 10.99.1.2 10.99.1.1 500
 conversation cycles 10.99.0.1 10.99.0.1 40
+conversation direct 10.99.0.1 10.99.0.1
+conversation direct 10.99.1.2 10.99.1.1
 conversation crowd 10.99.1.2 10.99.1.1 200
 conversation crowd-shared 10.99.1.2 10.99.1.1 200
 conversation soak-shared 10.99.1.2 10.99.1.1 10000

@@ -22,6 +22,11 @@ use crate::wire::{
     TransportFlags, message_kind,
 };
 
+/// Of a request: its answer takes the long way. What may be sent again has its slot still.
+const LONG: TaskFlags = TaskFlags::SILENT
+    .union(TaskFlags::EVENTS)
+    .union(TaskFlags::IDEMPOTENT);
+
 impl Nexus {
     /// Tests a frame's transport number and credits. Streams have none that count.
     #[inline(always)]
@@ -313,7 +318,7 @@ impl<T: Trace> Hot<'_, T> {
             && task.direct == Direct::No
             && task.serial == frame.serial()
             && task.timer == NONE
-            && !task.flags.intersects(TaskFlags::SILENT | TaskFlags::EVENTS);
+            && !task.flags.intersects(LONG);
         let c = task.connection;
         let good =
             frame.status() == 0 && self.nexuses[n as usize].takes::<D>(frame.sn(), frame.credits());
@@ -364,7 +369,9 @@ impl<T: Trace> Hot<'_, T> {
         let task = &self.tasks[t as usize];
         match task.state {
             // The answer comes later.
-            State::Sent if task.kind == Kind::MsgReq => {
+            State::Sent
+                if task.kind == Kind::MsgReq && !task.flags.contains(TaskFlags::IDEMPOTENT) =>
+            {
                 self.step(t, State::Sent, Input::SendDoneHeld);
                 self.frame_out(n, t);
                 true

@@ -86,7 +86,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let wr = hot.push_frame(n, next.t, len);
         let last = hot.leave_round::<D>(n, c);
         let nexus = NexusId::new(n, hot.nexuses[n as usize].generation);
-        let signaled = last || self.sent_with_more(n, c);
+        let signaled = last || self.sent_with_more::<D>(n, c);
         self.check_foreseen(n, slots);
         // On two streams the data goes on the second.
         let split = if framing == Framing::TcpDual {
@@ -113,8 +113,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         })
     }
 
+    /// After a frame of a connection that has more: whether it is signalled, and whose turn is next.
     #[inline(never)]
-    fn sent_with_more(&mut self, n: u32, c: u32) -> bool {
+    fn sent_with_more<D: Headers>(&mut self, n: u32, c: u32) -> bool {
+        let has_entry = self.g.work.free() > 0;
+        if has_entry && let Some(signaled) = self.hot().plain_follows::<D>(n, c) {
+            return signaled;
+        }
         let signaled = self.signal(n);
         self.rotate_tx(n, c);
         signaled
@@ -177,6 +182,28 @@ impl<T: Trace> Hot<'_, T> {
     /// is in its way.
     #[inline(always)]
     fn next_plain<D: Headers>(&mut self, n: u32, c: u32, framing: Framing) -> Option<Next> {
+        let (t, response) = self.plain_head::<D>(n, c)?;
+        if !self.has_room(n) {
+            return None;
+        }
+        let nexus = &mut self.nexuses[n as usize];
+        self.g.transport(nexus.transport).cq_used += 1;
+        nexus.sq_used += 1;
+        let task = &self.tasks[t as usize];
+        Some(Next {
+            t,
+            kind: if response { Kind::MsgRsp } else { task.kind },
+            framing,
+            slot: task.slot,
+            header_len: task.header_len,
+            data_len: task.slot_data,
+        })
+    }
+
+    /// The message whose turn it is on a connection, and whether it is a response, if it is plain
+    /// and nothing goes before it.
+    #[inline(always)]
+    fn plain_head<D: Headers>(&self, n: u32, c: u32) -> Option<(u32, bool)> {
         let row = self.connections.get(c as usize)?;
         if !row.frames.is_empty() || row.state != ConnectionState::Online {
             return None;
@@ -194,28 +221,40 @@ impl<T: Trace> Hot<'_, T> {
             (row.req_head, State::Queued)
         };
         let task = self.tasks.get(t as usize)?;
-        if !task.flags.contains(TaskFlags::PLAIN) || task.state != state {
-            return None;
-        }
-        let nexus = &mut self.nexuses[n as usize];
-        let transport = nexus.transport;
-        let state = self.g.transport(transport);
-        let room = nexus.sq_used + 2 < state.limits.sq_depth
+        let is_plain = task.flags.contains(TaskFlags::PLAIN) && task.state == state;
+        is_plain.then_some((t, response))
+    }
+
+    /// Whether a frame of data has room, and control frames after it.
+    #[inline(always)]
+    fn has_room(&mut self, n: u32) -> bool {
+        let nexus = &self.nexuses[n as usize];
+        let state = self.g.transport(nexus.transport);
+        nexus.sq_used + 2 < state.limits.sq_depth
             && state.cq_used < state.limits.cq_depth
-            && nexus.sq_bytes < state.limits.sq_bytes;
-        if !room {
+            && nexus.sq_bytes < state.limits.sq_bytes
+    }
+
+    /// What most frames of a burst are: another plain message of the same connection is sure to
+    /// follow, and it is the only one in the round, which therefore stays as it is. Whether the
+    /// frame is signalled, then; the same as [`Endpoint::signal`] would say.
+    #[inline(always)]
+    fn plain_follows<D: Headers>(&mut self, n: u32, c: u32) -> Option<bool> {
+        let nexus = &self.nexuses[n as usize];
+        let is_alone = nexus.tx_head == c && nexus.tx_tail == c;
+        let has_credit = !counts_receives::<D>() || nexus.tx_credits > REQUEST_CREDITS;
+        if !is_alone || !has_credit || !self.has_room(n) {
             return None;
         }
-        self.g.transport(transport).cq_used += 1;
-        nexus.sq_used += 1;
-        Some(Next {
-            t,
-            kind: if response { Kind::MsgRsp } else { task.kind },
-            framing,
-            slot: task.slot,
-            header_len: task.header_len,
-            data_len: task.slot_data,
-        })
+        self.plain_head::<D>(n, c)?;
+        let nexus = &mut self.nexuses[n as usize];
+        let every = self.g.transport(nexus.transport).signal_every;
+        nexus.sq_unsignaled += 1;
+        let due = nexus.sq_unsignaled >= every;
+        if due {
+            nexus.sq_unsignaled = 0;
+        }
+        Some(due)
     }
 
     /// Writes a request's headers into its slot, to end at `at`, and says where they start.

@@ -1,0 +1,742 @@
+//! Two endpoints, devices between them that do one thing at a time, and users with a script.
+
+mod device;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use xio_proto::storage::Counts;
+use xio_proto::{
+    CmKind, Completion, Config, ConnectOptions, ConnectionId, Data, Endpoint, Event, FreeRows,
+    Instant, ListenOptions, ListenerId, Message, NexusId, RequestOptions, Segment, SegmentSpan,
+    SessionOpen, SlotId, Slots, TaskId, TransportId, TransportLimits, WorkStatus, WrId,
+};
+use xio_tests::tables::BoxedTables;
+
+use super::search::Key;
+
+/// Bytes of a slot.
+const SLOT: usize = 4096;
+const TRANSPORT: TransportId = TransportId(0);
+/// Time that a message with a deadline has.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(5);
+
+/// What is to be over, is over in so much time: longer than a closed connection is waited for,
+/// shorter than an answer to FIN.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What a user does, in the order of its script; when, is what is searched.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Act {
+    /// Connects to the other side.
+    Connect,
+    /// Sends a request.
+    Request,
+    /// Sends a request that has [`DEADLINE`].
+    Hurry,
+    /// Sends a one-way.
+    OneWay,
+    /// Cancels the message that was sent as this one, if it has no outcome yet.
+    Cancel(u64),
+    /// Answers what was kept, and from now on everything at once.
+    Answer,
+    /// Closes its connection.
+    Close,
+    /// Everything of this side is gone; a new endpoint takes its place.
+    Restart,
+}
+
+/// What is searched.
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// Settings of both.
+    pub(crate) config: Config,
+    /// What the users do.
+    pub(crate) scripts: [&'static [Act]; 2],
+    /// Requests are kept until [`Act::Answer`].
+    pub(crate) keeps: bool,
+    /// How often time may pass, to the next deadline.
+    pub(crate) times: u8,
+    /// Connections that are up at the start, by side 0.
+    pub(crate) connected: bool,
+    /// Devices take their time; otherwise what is posted is done at once, and only when it is told
+    /// is open.
+    pub(crate) slow: bool,
+    /// Good connections must all be up when nothing is left to do.
+    pub(crate) stays_up: bool,
+}
+
+/// One thing that happens.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A user's next act.
+    User(usize),
+    /// The oldest event of the communication manager is told.
+    Cm(usize),
+    /// A device does the oldest work request of a send queue.
+    Device(usize, usize),
+    /// The oldest completion is told.
+    Complete(usize),
+    /// Time passes to the next deadline.
+    Time,
+}
+
+#[derive(Clone)]
+struct Memory(Vec<u8>);
+
+impl Slots for Memory {
+    fn slot(&self, slot: SlotId) -> &[u8] {
+        &self.0[slot.0 as usize * SLOT..][..SLOT]
+    }
+    fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
+        &mut self.0[slot.0 as usize * SLOT..][..SLOT]
+    }
+}
+
+/// A frame that waits for its device.
+#[derive(Clone, Debug)]
+struct Posted {
+    wr: WrId,
+    signaled: bool,
+    bytes: Vec<u8>,
+    /// Messages whose memory is in it.
+    of: Vec<u64>,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Pair {
+    id: Option<NexusId>,
+    peer: Option<usize>,
+    connected: bool,
+    receives: VecDeque<(WrId, SlotId)>,
+    sends: VecDeque<Posted>,
+}
+
+#[derive(Clone, Debug)]
+struct Done {
+    pair: usize,
+    completion: Completion,
+    frame: Vec<u8>,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Told {
+    Asked { from: usize },
+    Kind(usize, CmKind),
+}
+
+/// A message that was taken.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+struct Sent {
+    task: Option<TaskId>,
+    /// Due no later.
+    deadline: Option<Instant>,
+    outcome: bool,
+    returned: bool,
+}
+
+#[derive(Clone, Default, Debug)]
+struct User {
+    at: usize,
+    /// The next message's number.
+    next: u64,
+    connection: Option<ConnectionId>,
+    up: BTreeSet<u64>,
+    /// Connections asked for or taken, whose last event has not come.
+    open: BTreeMap<u64, ConnectionId>,
+    accepted: u64,
+    sent: BTreeMap<u64, Sent>,
+    /// Messages of the peer that came.
+    came: BTreeSet<u64>,
+    kept: Vec<TaskId>,
+    keeps: bool,
+}
+
+#[derive(Clone)]
+struct Side {
+    core: Endpoint<BoxedTables>,
+    memory: Memory,
+    free: FreeRows,
+    pairs: Vec<Pair>,
+    done: VecDeque<Done>,
+    told: VecDeque<Told>,
+    listener: ListenerId,
+    user: User,
+}
+
+/// All of it.
+#[derive(Clone)]
+pub(crate) struct World {
+    sides: [Side; 2],
+    now: Instant,
+    times: u8,
+    scripts: [&'static [Act]; 2],
+    config: Rc<Config>,
+    stays_up: bool,
+    slow: bool,
+}
+
+fn address(side: usize) -> SocketAddr {
+    SocketAddr::new([10, 0, 0, side as u8 + 1].into(), 7000)
+}
+
+/// The config that cases change.
+pub(crate) const CONFIG: Config = Config {
+    slot_size: SLOT as u32,
+    buffer_size: 512,
+    inline_data_max: 256,
+    sge_max: 2,
+    rq_depth: 5,
+    min_grant: 5,
+    queue_messages: 16,
+    keepalive: None,
+    ..Config::new(0, 14, 8)
+};
+
+impl Side {
+    fn new(config: &Config, number: u8) -> Self {
+        let config = Config {
+            endpoint: number,
+            ..config.clone()
+        };
+        let (rx, tx) = (config.rx_slots, config.tx_slots);
+        let counts = Counts {
+            listeners: 1,
+            nexuses: 2,
+            sessions: 2,
+            connections: 2,
+            tasks: 16,
+            rx_slots: rx as usize,
+            tx_slots: tx as usize,
+            work: 24,
+            sockets: 0,
+            extents: 1,
+            regions: 0,
+        };
+        let limits = TransportLimits {
+            sq_depth: 16,
+            rq_depth: 16,
+            cq_depth: 64,
+            signal_every: 3,
+            ..TransportLimits::rdma()
+        };
+        let mut core = Endpoint::new(config, BoxedTables::new(&counts)).expect("it can work");
+        core.add_transport(limits).expect("it can work");
+        let free = core.free_rows();
+        let options = ListenOptions {
+            user: 0,
+            backlog: 4,
+        };
+        let listener = core
+            .listen(TRANSPORT, address(number.into()), &options)
+            .expect("room");
+        Self {
+            core,
+            memory: Memory(vec![0; SLOT * (rx + tx) as usize]),
+            free,
+            pairs: vec![Pair::default(); counts.nexuses],
+            done: VecDeque::new(),
+            told: VecDeque::new(),
+            listener,
+            user: User::default(),
+        }
+    }
+
+    /// Memory of messages is never looked up: its address says what is in it.
+    fn gather(&self, span: SegmentSpan, of: &mut Vec<u64>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if !span.is_empty() {
+            for segment in self.core.segments(span) {
+                of.push(segment.addr >> 8);
+                bytes.extend_from_slice(&(segment.addr >> 8).to_be_bytes());
+            }
+        }
+        bytes
+    }
+
+    fn flush(&mut self, p: usize) {
+        let pair = &mut self.pairs[p];
+        let sends = std::mem::take(&mut pair.sends)
+            .into_iter()
+            .map(|posted| posted.wr);
+        let receives = std::mem::take(&mut pair.receives)
+            .into_iter()
+            .map(|(wr, _)| wr);
+        let flushed = sends.chain(receives).map(|wr| Done {
+            pair: p,
+            completion: Completion {
+                wr,
+                status: WorkStatus::Flushed,
+                len: 0,
+            },
+            frame: Vec::new(),
+        });
+        self.done.extend(flushed);
+    }
+}
+
+impl World {
+    pub(crate) fn new(case: &Case) -> Self {
+        let side = |i: u8| {
+            let mut side = Side::new(&case.config, i);
+            side.user.keeps = case.keeps;
+            side
+        };
+        let mut world = Self {
+            sides: [side(0), side(1)],
+            now: Instant::from_millis(1),
+            times: case.times,
+            scripts: [&[], &[]],
+            config: Rc::new(case.config.clone()),
+            stays_up: case.stays_up,
+            slow: case.slow,
+        };
+        for i in 0..2 {
+            world.settle(i);
+        }
+        if case.connected {
+            world.act(0, Act::Connect);
+            world.settle(0);
+            world.run_down();
+            assert!(
+                world.sides.iter().all(|side| side.user.up.len() == 1),
+                "not connected"
+            );
+        }
+        world.scripts = case.scripts;
+        world
+    }
+
+    /// Everything that could happen next.
+    pub(crate) fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (i, side) in self.sides.iter().enumerate() {
+            if side.user.at < self.scripts[i].len() && self.may_act(i) {
+                steps.push(Step::User(i));
+            }
+            if !side.told.is_empty() {
+                steps.push(Step::Cm(i));
+            }
+            for (p, pair) in side.pairs.iter().enumerate() {
+                if !pair.sends.is_empty() {
+                    steps.push(Step::Device(i, p));
+                }
+            }
+            if !side.done.is_empty() {
+                steps.push(Step::Complete(i));
+            }
+        }
+        // Not so long that somebody has given up waiting for an answer that is under way.
+        let soon = self.now.after(SOON);
+        if self.times > 0 && self.due().is_some_and(|at| at <= soon) {
+            steps.push(Step::Time);
+        }
+        steps
+    }
+
+    /// Whether the next act makes sense now: what needs a connection waits for it.
+    fn may_act(&self, i: usize) -> bool {
+        let user = &self.sides[i].user;
+        match self.scripts[i][user.at] {
+            Act::Connect => user.open.is_empty() || self.stays_up,
+            Act::Restart | Act::Answer => true,
+            Act::Cancel(number) => user.sent.contains_key(&number),
+            Act::Request | Act::Hurry | Act::OneWay | Act::Close => {
+                user.connection.is_some() || (user.open.is_empty() && user.at > 0)
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.sides
+            .iter()
+            .filter_map(|side| side.core.poll_timeout())
+            .min()
+    }
+
+    /// Lets one thing happen, and everything that both endpoints want after it.
+    pub(crate) fn step(&mut self, step: Step) {
+        match step {
+            Step::User(i) => {
+                let at = self.sides[i].user.at;
+                self.sides[i].user.at += 1;
+                self.act(i, self.scripts[i][at]);
+                self.settle(i);
+            }
+            Step::Cm(i) => {
+                self.tell(i);
+                self.settle(i);
+            }
+            Step::Device(i, p) => self.device(i, p),
+            Step::Complete(i) => {
+                self.complete(i);
+                self.settle(i);
+            }
+            Step::Time => {
+                self.times -= 1;
+                self.pass();
+            }
+        }
+    }
+
+    fn pass(&mut self) {
+        self.now = self.now.max(self.due().expect("something is due"));
+        for i in 0..2 {
+            if self.sides[i]
+                .core
+                .poll_timeout()
+                .is_some_and(|at| at <= self.now)
+            {
+                self.sides[i].core.handle_timeout(self.now);
+            }
+            self.settle(i);
+        }
+    }
+
+    /// Does all that is left, in a fixed order and without the users.
+    pub(crate) fn run_down(&mut self) {
+        let script = std::mem::take(&mut self.scripts);
+        let times = std::mem::replace(&mut self.times, 0);
+        for _ in 0..10_000 {
+            let Some(step) = self.steps().first().copied() else {
+                self.scripts = script;
+                self.times = times;
+                return;
+            };
+            self.step(step);
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// What must be true when nothing is left to happen: soon, and after enough time.
+    pub(crate) fn check_end(mut self) {
+        let soon = self.now.after(SOON);
+        while !self.stays_up && self.due().is_some_and(|at| at <= soon) {
+            self.pass();
+            self.run_down();
+        }
+        for side in &self.sides {
+            let user = &side.user;
+            if self.stays_up {
+                let all = user.up.len() == user.open.len();
+                assert!(all && !user.up.is_empty(), "not up: {user:?}");
+            } else {
+                let there: Vec<_> = side.core.connections().collect();
+                assert!(user.open.is_empty(), "never closed: {user:?} {there:?}");
+            }
+            for (number, sent) in &user.sent {
+                assert!(sent.outcome, "message {number} has no outcome");
+                assert!(sent.returned, "memory of message {number} never came back");
+            }
+        }
+        while !self.stays_up && self.due().is_some() {
+            self.pass();
+            self.run_down();
+        }
+        for side in self.sides.iter().filter(|_| !self.stays_up) {
+            let free = side.core.free_rows();
+            assert_eq!(free, side.free, "something was not given back");
+        }
+    }
+
+    /// All that decides how it goes on.
+    pub(crate) fn write(&self, key: &mut Key) {
+        for side in &self.sides {
+            side.core.write_state(key).expect("it takes all");
+            let Side {
+                pairs,
+                done,
+                told,
+                user,
+                ..
+            } = side;
+            write!(key, "{pairs:?}{done:?}{told:?}{user:?}").expect("it takes all");
+        }
+        write!(key, "{:?}{}", self.now, self.times).expect("it takes all");
+    }
+}
+
+// Users.
+impl World {
+    fn act(&mut self, i: usize, act: Act) {
+        let now = self.now;
+        let side = &mut self.sides[i];
+        match act {
+            Act::Connect => {
+                let user = 1 + side.user.at as u64;
+                let setup = SessionOpen {
+                    uri: "rdma://x",
+                    private: b"",
+                };
+                let options = ConnectOptions::new(user);
+                let connection = side
+                    .core
+                    .connect(
+                        now,
+                        TRANSPORT,
+                        address(1 - i),
+                        &setup,
+                        &options,
+                        &mut side.memory,
+                    )
+                    .expect("there is room");
+                side.user.open.insert(user, connection);
+            }
+            Act::Request | Act::Hurry | Act::OneWay => self.send(i, act),
+            Act::Cancel(number) => {
+                let sent = &side.user.sent[&number];
+                if let (false, Some(task)) = (sent.outcome, sent.task) {
+                    // One whose answer is here and not heard cannot be: all is heard at once.
+                    side.core.cancel(task).expect("it has no outcome");
+                }
+            }
+            Act::Answer => {
+                side.user.keeps = false;
+                for task in std::mem::take(&mut side.user.kept) {
+                    // The peer may be closing: nobody waits for it then.
+                    let answered = side.core.respond(task, &Message::default());
+                    answered
+                        .or_else(|_| side.core.release(task))
+                        .expect("it is the user's");
+                }
+            }
+            Act::Close => {
+                if let Some(connection) = side.user.connection {
+                    // It may be closing because the peer does.
+                    let _ = side.core.close(now, connection);
+                }
+            }
+            Act::Restart => self.restart(i),
+        }
+    }
+
+    fn send(&mut self, i: usize, act: Act) {
+        let now = self.now;
+        let side = &mut self.sides[i];
+        let Some(connection) = side.user.connection else {
+            return;
+        };
+        let number = side.user.next + 1;
+        let data = [Segment {
+            addr: number << 8,
+            len: 8,
+            lkey: 1,
+            rkey: 2,
+        }];
+        let message = Message {
+            data: &data,
+            user: number,
+            ..Message::default()
+        };
+        let deadline = (act == Act::Hurry).then(|| now.after(DEADLINE));
+        let options = RequestOptions {
+            deadline,
+            ..RequestOptions::default()
+        };
+        let taken = if act == Act::OneWay {
+            side.core.send_one_way(connection, &message, &options)
+        } else {
+            side.core.send(connection, &message, &options)
+        };
+        // A connection that is closing takes none; a full one neither.
+        if let Ok(task) = taken {
+            side.user.next = number;
+            let task = Some(task);
+            side.user.sent.insert(
+                number,
+                Sent {
+                    task,
+                    deadline,
+                    ..Sent::default()
+                },
+            );
+        }
+    }
+
+    fn restart(&mut self, i: usize) {
+        let user = self.sides[i].user.at;
+        let mut side = Side::new(&self.config, i as u8);
+        side.user.at = user;
+        side.user.next = 100;
+        let old = std::mem::replace(&mut self.sides[i], side);
+        for pair in &old.pairs {
+            match pair.peer {
+                Some(peer) if pair.connected => self.lost(1 - i, peer, true),
+                Some(peer) => self.refuse(1 - i, peer),
+                None => {}
+            }
+        }
+        for told in old.told {
+            if let Told::Asked { from } = told {
+                self.refuse(1 - i, from);
+            }
+        }
+        self.settle(i);
+    }
+
+    /// Whom a queue pair asked is gone.
+    fn refuse(&mut self, j: usize, p: usize) {
+        self.sides[j].pairs[p].peer = None;
+        self.sides[j]
+            .told
+            .push_back(Told::Kind(p, CmKind::Unreachable));
+    }
+
+    /// The other end of a queue pair is gone.
+    fn lost(&mut self, j: usize, peer: usize, flushes: bool) {
+        let other = &mut self.sides[j].pairs[peer];
+        other.peer = None;
+        if std::mem::take(&mut other.connected) {
+            self.sides[j]
+                .told
+                .push_back(Told::Kind(peer, CmKind::Disconnected));
+            if flushes {
+                self.sides[j].flush(peer);
+            }
+        }
+    }
+
+    fn hear(&mut self, i: usize, event: Event) {
+        let side = &mut self.sides[i];
+        let user = &mut side.user;
+        match event {
+            Event::SessionRequest { session, .. } => {
+                user.accepted += 1;
+                let number = 1000 + user.accepted;
+                let accepted =
+                    side.core
+                        .accept(self.now, session, number, &[], b"", &mut side.memory);
+                // Its client may be gone.
+                if let Ok(connection) = accepted {
+                    user.open.insert(number, connection);
+                }
+            }
+            Event::Established {
+                connection,
+                user: number,
+                message,
+                ..
+            } => {
+                assert!(user.up.insert(number), "established twice");
+                user.connection = Some(connection);
+                if let Some(message) = message {
+                    side.core.release(message).expect("it is the user's");
+                }
+            }
+            Event::ConnectFailed {
+                user: number,
+                message,
+                ..
+            } => {
+                assert!(user.open.remove(&number).is_some(), "failed twice");
+                if let Some(message) = message {
+                    side.core.release(message).expect("it is the user's");
+                }
+            }
+            Event::Closed { user: number, .. } => {
+                assert!(user.open.remove(&number).is_some(), "closed twice");
+                user.up.remove(&number);
+                user.connection = user.open.values().next().copied();
+                for task in std::mem::take(&mut user.kept) {
+                    side.core.release(task).expect("it is the user's");
+                }
+            }
+            other => self.hear_message(i, &other),
+        }
+    }
+
+    fn hear_message(&mut self, i: usize, event: &Event) {
+        let side = &mut self.sides[i];
+        let user = &mut side.user;
+        match *event {
+            Event::Request { task, data, .. } => {
+                came(user, &side.memory, data);
+                if user.keeps {
+                    user.kept.push(task);
+                } else {
+                    // Its connection may be closing; then it is counted as unanswered.
+                    if side.core.respond(task, &Message::default()).is_err() {
+                        side.core.release(task).expect("it is the user's");
+                    }
+                }
+            }
+            Event::OneWay { task, data, .. } => {
+                came(user, &side.memory, data);
+                side.core.release(task).expect("it is the user's");
+            }
+            Event::Response {
+                task,
+                user: number,
+                buffers_returned,
+                ..
+            } => {
+                self.outcome(i, number, buffers_returned);
+                self.sides[i].core.release(task).expect("it is the user's");
+            }
+            // An answer's own end, which has no number.
+            Event::Sent { user: 0, .. } | Event::Failed { user: 0, .. } => {}
+            Event::Sent {
+                user: number,
+                buffers_returned,
+                ..
+            }
+            | Event::Failed {
+                user: number,
+                buffers_returned,
+                ..
+            }
+            | Event::TimedOut {
+                user: number,
+                buffers_returned,
+                ..
+            }
+            | Event::Cancelled {
+                user: number,
+                buffers_returned,
+                ..
+            } => {
+                self.outcome(i, number, buffers_returned);
+            }
+            Event::BuffersReturned { user: number, .. } => self.returned(i, number),
+            _ => {}
+        }
+    }
+
+    fn outcome(&mut self, i: usize, number: u64, returned: bool) {
+        let sent = self.sides[i]
+            .user
+            .sent
+            .get_mut(&number)
+            .expect("it was taken");
+        assert!(!sent.outcome, "two outcomes of message {number}");
+        sent.outcome = true;
+        if returned {
+            self.returned(i, number);
+        }
+    }
+
+    fn returned(&mut self, i: usize, number: u64) {
+        let side = &mut self.sides[i];
+        let posted = side.pairs.iter().flat_map(|pair| &pair.sends);
+        let has = posted.filter(|posted| posted.of.contains(&number)).count();
+        assert_eq!(
+            has, 0,
+            "memory of message {number} is back, and the device has it"
+        );
+        let sent = side.user.sent.get_mut(&number).expect("it was taken");
+        assert!(!sent.returned, "memory of message {number} came back twice");
+        sent.returned = true;
+    }
+}
+
+fn came(user: &mut User, memory: &Memory, data: Data) {
+    let Data::Slot(span) = data else {
+        panic!("small data comes in its slot");
+    };
+    let bytes = span.of(memory.slot(SlotId(span.slot)));
+    let number = u64::from_be_bytes(bytes.try_into().expect("all of it"));
+    assert!(user.came.insert(number), "message {number} came twice");
+}

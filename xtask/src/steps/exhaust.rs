@@ -1,0 +1,25 @@
+//! Step `exhaust`: every order of small conversations between two real endpoints.
+
+use anyhow::Result;
+
+use super::Outcome;
+use crate::ctx::Ctx;
+
+/// Runs the searches, which print how many states they visited and what faults they found.
+pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
+    ctx.cargo([
+        "test",
+        "--locked",
+        "--release",
+        "--package",
+        "xio-tests",
+        "--features",
+        "mutants",
+        "--test",
+        "exhaust",
+        "--",
+        "--nocapture",
+    ])
+    .run()?;
+    Ok(Outcome::passed())
+}
