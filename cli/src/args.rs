@@ -106,7 +106,7 @@ pub(crate) enum Over {
 #[command(
     after_help = "Examples:\n  xio serve tcp://0.0.0.0:2061\n  xio serve tcp://[::1]:0 --json\n  \
                   xio serve tcp://127.0.0.1:2061 --redirect tcp://127.0.0.1:2062\n\nRequests are \
-                  answered with what they brought. SIGINT and SIGTERM close all connections, each \
+                  answered with what they brought, whatever resource they were sent to. SIGINT and SIGTERM close all connections, each \
                   with its FIN, and end the server within 5 seconds; a second one ends it at once. SIGUSR1 prints the state of \
                   the endpoint: counters, and what there is of each connection (with --json an \
                   object on a line of its own).\n\
@@ -117,7 +117,7 @@ pub(crate) struct ServeArgs {
     /// address
     #[arg(value_name = "URL")]
     pub(crate) url: Url,
-    /// Take everybody who asks for a session; so without any of these
+    /// Take everybody who asks for a session: what happens without --reject and --redirect, too
     #[arg(long, conflicts_with_all = ["reject", "redirect"])]
     pub(crate) accept: bool,
     /// Refuse everybody, with this reason (a number; libxio's own begin at 1247689300)
@@ -142,10 +142,10 @@ pub(crate) struct ServeArgs {
     /// [default: 20us]
     #[arg(long, value_name = "T")]
     pub(crate) spin: Option<Spin>,
-    /// MiB of memory for data that does not fit a frame; more has to wait
-    #[arg(long, value_name = "MIB", default_value_t = 512,
-          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) memory: u32,
+    /// Memory for data that does not fit a frame, like 2GiB; more has to wait, and a message that
+    /// is larger is refused
+    #[arg(long, value_name = "B", default_value = "512MiB", value_parser = memory)]
+    pub(crate) memory: u64,
     #[command(flatten)]
     pub(crate) record: RecordArgs,
     /// Print one JSON object on standard output, and everything else on standard error
@@ -258,6 +258,13 @@ fn bytes(text: &str) -> Result<usize, String> {
 
 fn bytes_u64(text: &str) -> Result<u64, String> {
     bytes(text).map(|number| number as u64)
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    match at_most(text, 1 << 40)? {
+        0..0x10_0000 => Err("1MiB is the least".to_owned()),
+        number => Ok(number as u64),
+    }
 }
 
 /// A number of bytes, or of a unit of them: 8192, 8KiB, 1MB.

@@ -71,11 +71,12 @@ pub(crate) fn run(args: &DecodeArgs, out: &Output) -> Result<bool> {
     };
     let mut stdout = BufWriter::new(io::stdout().lock());
     let mut shown = 0_u64;
+    let is_frame = |item: &Item| matches!(item.what, xio_decode::What::Frame(_));
     let print = |item: &Item| -> io::Result<()> {
         if args.follow.is_some_and(|stream| stream != item.stream) {
             return Ok(());
         }
-        shown += 1;
+        shown += u64::from(is_frame(item));
         if args.json {
             writeln!(stdout, "{}", xio_decode::json(item))?;
         } else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use xio_proto::{ConnectOptions, Reason, Reconnect};
@@ -22,6 +22,8 @@ use crate::talk::watch::Files;
 struct Summary<'a, P> {
     url: String,
     count: u64,
+    /// Those of `count` that were handed over: fewer after an interruption, or a connection's end.
+    sent: u64,
     ok: u64,
     failed: &'a BTreeMap<String, u64>,
     lost: u64,
@@ -30,10 +32,11 @@ struct Summary<'a, P> {
     seconds: f64,
     msgs_per_s: f64,
     p50_ns: u64,
+    p90_ns: u64,
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
-    /// Why there was no connection at all.
+    /// Why there was no connection, or how it broke.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     #[serde(flatten)]
@@ -67,6 +70,7 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output, record: Option<&Files>)
         peers: 4,
         messages: args.depth,
         bytes: (shape.len + args.header) as u64 * u64::from(args.depth),
+        patience: Some(args.timeout),
     };
     let mut driver = D::open(&Purpose {
         url: &args.url,
@@ -93,16 +97,17 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output, record: Option<&Files>)
             .next_power_of_two() as u64;
     let mut client = Client::new(workload, each * u64::from(args.depth))?;
     if let Err(error) = connect(&mut driver, &mut client, args, &stop) {
-        out.object(&summary(&driver, args, &client, 0.0, Some(&error)))?;
+        let why = format!("{error:#}");
+        out.object(&summary(&driver, args, &client, 0.0, Some(&why)))?;
         return Err(error);
     }
     match driver.device() {
         Some(device) => out.text(format_args!("connected to {} by {device}\n", args.url))?,
         None => out.text(format_args!("connected to {}\n", args.url))?,
     }
-    let took = traffic(&mut driver, &mut client, &stop, out, args)?;
+    let (took, broken) = traffic(&mut driver, &mut client, &stop, out, args)?;
     let seconds = took.as_secs_f64();
-    let summary = summary(&driver, args, &client, seconds, None);
+    let summary = summary(&driver, args, &client, seconds, broken.as_deref());
     text(out, &client.outcomes, seconds, summary.msgs_per_s)?;
     out.object(&summary)?;
     let outcomes = &client.outcomes;
@@ -167,14 +172,14 @@ fn failure<D: Transport>(what: &str, reason: &Reason, url: &Url) -> String {
 }
 
 /// Runs until everything has its outcome and the connection is closed; returns how long messages
-/// were under way.
+/// were under way, and how the connection broke if it did.
 fn traffic<D: Transport, F: Fn(u64) -> Shape>(
     driver: &mut D,
     client: &mut Client<F>,
     stop: &Stop,
     out: &Output,
     args: &PingArgs,
-) -> Result<Duration> {
+) -> Result<(Duration, Option<String>)> {
     let bar = out.progress(args.count, "messages");
     let began = now();
     let mut took = None;
@@ -188,20 +193,20 @@ fn traffic<D: Transport, F: Fn(u64) -> Shape>(
         }
         if let Phase::Over(reason) = client.phase {
             bar.finish_and_clear();
-            if reason != Reason::Closed {
-                out.text(format_args!(
-                    "{}\n",
-                    failure::<D>("the connection broke", &reason, &args.url)
-                ))?;
+            let broken = (reason != Reason::Closed)
+                .then(|| failure::<D>("the connection broke", &reason, &args.url));
+            if let Some(how) = &broken {
+                out.text(format_args!("{how}\n"))?;
             }
-            return Ok(took.unwrap_or_default());
+            return Ok((took.unwrap_or_default(), broken));
         }
         if client.phase == Phase::Closing {
             let bound = *bound.get_or_insert_with(|| now() + CLOSE_BOUND);
             if now() > bound {
                 bar.finish_and_clear();
-                out.text("the server did not answer the close in time\n")?;
-                return Ok(took.unwrap_or_default());
+                let how = "the server did not answer the close in time";
+                out.text(format_args!("{how}\n"))?;
+                return Ok((took.unwrap_or_default(), Some(how.to_owned())));
             }
         }
         if stop.is_asked() {
@@ -230,13 +235,14 @@ fn summary<'a, D: Transport, F: Fn(u64) -> Shape>(
     args: &PingArgs,
     client: &'a Client<F>,
     seconds: f64,
-    error: Option<&anyhow::Error>,
+    error: Option<&str>,
 ) -> Summary<'a, D::Pinged> {
     let outcomes = &client.outcomes;
     let at = |quantile| outcomes.latencies.value_at_quantile(quantile);
     Summary {
         url: args.url.to_string(),
         count: args.count,
+        sent: outcomes.sent,
         ok: outcomes.ok,
         failed: &outcomes.failed,
         lost: outcomes.lost(),
@@ -249,11 +255,23 @@ fn summary<'a, D: Transport, F: Fn(u64) -> Shape>(
             0.0
         },
         p50_ns: at(0.5),
+        p90_ns: at(0.9),
         p99_ns: at(0.99),
         p999_ns: at(0.999),
         max_ns: outcomes.latencies.max(),
-        error: error.map(|error| format!("{error:#}")),
+        error: error.map(str::to_owned),
         transport: driver.pinged(),
+    }
+}
+
+/// What a person may do about messages that failed like this.
+fn hint(reason: &str) -> &'static str {
+    if reason.contains("NO_USER_BUFS") {
+        "; the server has no memory for data of this size: `xio serve --memory` gives it more"
+    } else if reason.starts_with("answer ") {
+        "; a server that does not echo is right with --any-reply"
+    } else {
+        ""
     }
 }
 
@@ -261,13 +279,13 @@ fn text(out: &Output, outcomes: &Outcomes, seconds: f64, rate: f64) -> Result<()
     out.text(format_args!(
         "{} sent, {} came back right, {} failed, {} lost, {} duplicated\n",
         Count(outcomes.sent, "message"),
-        outcomes.ok,
-        outcomes.failures(),
-        outcomes.lost(),
-        outcomes.duplicated
+        HumanCount(outcomes.ok),
+        HumanCount(outcomes.failures()),
+        HumanCount(outcomes.lost()),
+        HumanCount(outcomes.duplicated)
     ))?;
     for (reason, count) in &outcomes.failed {
-        out.text(format_args!("  {count:>9}  {reason}\n"))?;
+        out.text(format_args!("  {count:>9}  {reason}{}\n", hint(reason)))?;
     }
     if outcomes.ok == 0 {
         return Ok(());

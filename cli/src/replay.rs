@@ -31,7 +31,9 @@ pub(crate) fn run(args: &ReplayArgs, out: &Output) -> Result<bool> {
     let name = args.file.display();
     let recording = fs::read(&args.file).with_context(|| format!("cannot read {name}"))?;
     let mut replay = Replay::new(&recording).with_context(|| name.to_string())?;
-    out.text(header(replay.start()))?;
+    if !args.json {
+        out.text(header(replay.start()))?;
+    }
     let mut summary = Summary {
         version: Start::VERSION,
         endpoint: replay.start().config.endpoint,
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &ReplayArgs, out: &Output) -> Result<bool> {
             summary.diverged += 1;
             summary.first_diverged.get_or_insert(step.number);
             out.text(format_args!("{lines}         ! not what was recorded\n"))?;
-        } else if filter.as_mut().is_none_or(|filter| filter.takes(&lines)) {
+        } else if !args.json && filter.as_mut().is_none_or(|filter| filter.takes(&lines)) {
             out.text(&lines)?;
         }
     }

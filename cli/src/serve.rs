@@ -68,8 +68,7 @@ fn run_over<D: Transport>(args: &ServeArgs, out: &Output, record: Option<&Files>
             None => out.text(format_args!("listening at {url}\n"))?,
         }
     }
-    let memory = u64::from(args.memory) << 20;
-    let mut server = Server::new(args.welcome(), args.replies(), memory);
+    let mut server = Server::new(args.welcome(), args.replies(), args.memory);
     let began = now();
     let is_clean = serve(&mut driver, &mut server, (&stop, &is_asked), out)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -83,6 +82,7 @@ pub(crate) fn room(clients: u16) -> Room {
         peers: usize::from(clients),
         messages: 1024,
         bytes: 0,
+        patience: None,
     }
 }
 

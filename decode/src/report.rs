@@ -86,6 +86,8 @@ pub struct Trouble {
     pub text: String,
     /// At which byte of the frame.
     pub offset: u64,
+    /// The capture lacks a part of the frame, of which all that is there may be right.
+    pub is_gap: bool,
 }
 
 impl From<Violation> for Trouble {
@@ -94,6 +96,7 @@ impl From<Violation> for Trouble {
         Self {
             text: format!("{}: {value} ({value:#x}), {}", what.text(), what.name()),
             offset: violation.offset.into(),
+            is_gap: false,
         }
     }
 }
@@ -114,7 +117,7 @@ pub struct Summary {
     pub packets: u64,
     /// Frames.
     pub frames: u64,
-    /// Frames with a defect.
+    /// Frames with a defect; those that were captured in part are among `counts`.
     pub malformed: u64,
     /// Transport connections with frames.
     pub streams: u64,
@@ -195,7 +198,11 @@ impl<'a> Reporter<'a> {
     pub(crate) fn tell(&mut self, stamp: Stamp, stream: u32, dir: Dir, at: u64, what: What) {
         if let What::Frame(frame) = &what {
             self.summary.frames += 1;
-            self.summary.malformed += u64::from(frame.trouble.is_some());
+            match &frame.trouble {
+                Some(trouble) if trouble.is_gap => self.summary.count("frames captured in part"),
+                Some(_) => self.summary.malformed += 1,
+                None => {}
+            }
         }
         self.n += 1;
         tracing::trace!(n = self.n, stream, packet = stamp.packet, "told");

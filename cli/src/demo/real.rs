@@ -164,6 +164,7 @@ fn endpoint<D: Transport>(url: &Url, side: Side, depth: u32) -> Result<D> {
         peers: 4,
         messages: depth,
         bytes: u64::from(MEMORY),
+        patience: None,
     };
     D::open(&Purpose {
         url,

@@ -19,7 +19,7 @@ use super::watch::{Files, Recording, Watch};
 use crate::args::RecordArgs;
 use crate::logging::Events;
 
-/// What a driver has to hold.
+/// What a driver has to hold, and for how long.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Room {
     /// Peers at once.
@@ -28,6 +28,8 @@ pub(crate) struct Room {
     pub(crate) messages: u32,
     /// Bytes of data under way at once on one connection.
     pub(crate) bytes: u64,
+    /// How long each step of connecting may take, unless the usual time is enough.
+    pub(crate) patience: Option<Duration>,
 }
 
 /// Which end of a connection a driver is for.
@@ -163,6 +165,9 @@ pub(crate) fn config(endpoint: u8, room: Room) -> Config {
     let mut config = Config::new(endpoint, receive, send);
     config.queue_messages = config.queue_messages.max(room.messages);
     config.queue_bytes = config.queue_bytes.max(room.bytes);
+    if let Some(patience) = room.patience {
+        (config.connect_timeout, config.setup_timeout) = (patience, patience);
+    }
     config
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn frame(
         trouble = Some(Trouble {
             text: format!("{} bytes of its data are not in the capture", body.missing),
             offset: body.bytes.len() as u64 - body.missing.min(body.bytes.len() as u64),
+            is_gap: true,
         });
     }
     if let Some(payload) = &body.payload {
@@ -55,6 +56,7 @@ pub(crate) fn frame(
                     payload.missing, payload.len
                 ),
                 offset: at + payload.len - payload.missing,
+                is_gap: true,
             });
         }
         tree.push(Node::new("payload", at, Value::Bytes(payload.clone())));

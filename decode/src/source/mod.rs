@@ -34,10 +34,10 @@ pub struct Options {
 #[derive(Debug, Error)]
 pub enum SourceError {
     /// The input cannot be read.
-    #[error("reading: {0}")]
+    #[error("the input cannot be read")]
     Read(#[source] io::Error),
     /// Whoever takes what is found cannot go on.
-    #[error("writing: {0}")]
+    #[error("what was found cannot be written")]
     Write(#[source] io::Error),
     /// There is nothing in the input.
     #[error("the input is empty")]

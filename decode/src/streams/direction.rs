@@ -352,6 +352,7 @@ impl Direction {
             trouble: Some(Trouble {
                 text: format!("only {have} of at least {need} bytes are in the capture"),
                 offset: have,
+                is_gap: true,
             }),
             tree: known.map_or_else(Vec::new, |(kind, _)| show::front_only(kind, framing, bytes)),
         };

@@ -182,6 +182,7 @@ impl Socket {
                         *trouble = Some(Trouble {
                             text: "a socket that names itself as its partner".to_owned(),
                             offset: 4,
+                            is_gap: false,
                         });
                     }
                     return Some(*found);

@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::config::ConnectOptions;
 use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
 use crate::error::{CommandError, Reason, Refusal, Resource, Step, WorkStatus};
@@ -555,7 +556,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             nexus.posted -= 1;
             debug_assert!(t.slots[slot as usize].usage == SlotUse::Posted);
             let transport = nexus.transport;
-            nexus.traffic.flushed += 1;
+            count(&mut nexus.traffic.flushed, 1);
             self.transport(transport).cq_used -= 1;
             self.g.counters.flushed += 1;
             self.free_slot(slot);
@@ -565,7 +566,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn flush_send_queue(&mut self, n: u32) {
         while self.nexus(n).sq_head != NONE {
             self.g.counters.flushed += 1;
-            self.nexus(n).traffic.flushed += 1;
+            count(&mut self.nexus(n).traffic.flushed, 1);
             self.pop_work(n, WorkStatus::Flushed);
         }
     }

@@ -1,6 +1,7 @@
 //! Frames as bytes: headers are written into the slot, around what the user put there.
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::entries::{Awaited, Frames, SegmentList, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::NONE;
 use crate::memory::{ListKind, SegmentSpan, SlotId, Slots, Span};
@@ -166,7 +167,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         };
         let len = nop.encode(slots.slot_mut(SlotId(slot)));
         self.g.counters.nops_sent += 1;
-        self.nexus(n).traffic.nops_sent += 1;
+        count(&mut self.nexus(n).traffic.nops_sent, 1);
         self.plain_frame(n, Kind::CreditNop, slot, len, 0)
     }
 

@@ -123,16 +123,16 @@ pub struct Counters {
     pub bytes_discarded: u64,
     /// Attempts to make a lost connection anew.
     pub reconnect_attempts: u64,
-    /// Connections that were aborted as they had not parted within the bound of `stop`.
-    pub stop_aborted: u64,
-    /// Transport connections that ended because their peer was started again.
-    pub restarts_seen: u64,
     /// Messages whose deadline passed before their outcome.
     pub timed_out: u64,
     /// Messages that the user cancelled before their outcome.
     pub cancelled: u64,
     /// Sends that found no receive at the peer, however often the device tried.
     pub rnr: u64,
+    /// Connections that were aborted as they had not parted within the bound of `stop`.
+    pub stop_aborted: u64,
+    /// Transport connections that ended because their peer was started again.
+    pub restarts_seen: u64,
 }
 
 /// Where the messages of this side are: each is in one of the first three, and adds to one of the

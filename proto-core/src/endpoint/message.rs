@@ -2,6 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
+use super::snapshot::count;
 use crate::entries::{Connection, Ending, Frames, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
@@ -58,7 +59,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         // A refused client has no user here that could take it.
         if !Self::receives(row.state) || row.silent {
-            row.traffic.late += 1;
+            count(&mut row.traffic.late, 1);
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -74,7 +75,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let size =
                 u64::from(request.head.header_len) + request.head.data_len + request.out_total();
             self.owe_dropped(c, size);
-            self.connection(c).traffic.late += 1;
+            count(&mut self.connection(c).traffic.late, 1);
             self.g.counters.late += 1;
             return Ok(Keep::No);
         }
@@ -312,7 +313,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// An answer after the outcome: counted and dropped, its message's row is free now.
     pub(crate) fn late(&mut self, t: u32) {
         self.g.counters.late += 1;
-        self.count_on(t, |traffic| traffic.late += 1);
+        self.count_on(t, |traffic| count(&mut traffic.late, 1));
         self.trace.mark("late answer dropped");
         self.maybe_return(t);
         self.try_free(t);

@@ -2,6 +2,7 @@
 //! Table in `state/task.rs`, description in PROTOCOL.md 9.
 
 use super::Endpoint;
+use super::snapshot::count;
 use crate::config::OnExpiry;
 use crate::entries::{ConnectionEvents, Ending, TaskEvents, TaskFlags, WorkKind};
 use crate::error::{Failure, Reason, Step, WorkStatus};
@@ -367,7 +368,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if self.task_input(t, Input::Expire) == Action::GiveUp {
             self.g.counters.timed_out += 1;
-            self.count_on(t, |traffic| traffic.timed_out += 1);
+            self.count_on(t, |traffic| count(&mut traffic.timed_out, 1));
             self.finish(t, Ending::TimedOut);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);

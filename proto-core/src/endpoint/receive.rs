@@ -2,6 +2,7 @@
 
 use super::Endpoint;
 use super::session::Keep;
+use super::snapshot::count;
 use crate::entries::{Awaited, SlotUse, Stage};
 use crate::error::{Reason, WorkStatus};
 use crate::ids::NONE;
@@ -85,7 +86,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             status => {
                 self.g.counters.flushed += 1;
-                self.nexus(n).traffic.flushed += 1;
+                count(&mut self.nexus(n).traffic.flushed, 1);
                 // The device took the receive away before the nexus hears that it is lost.
                 let row = self.nexus(n);
                 row.granted = row.granted.min(row.posted);
@@ -120,13 +121,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match status {
             WorkStatus::Success => self.look_again(n),
             status => {
-                let flushed = u64::from(status == WorkStatus::Flushed);
-                let rnr = u64::from(status == WorkStatus::RnrRetryExceeded);
-                self.g.counters.flushed += flushed;
-                self.g.counters.rnr += rnr;
+                let flushed = u32::from(status == WorkStatus::Flushed);
+                let rnr = u32::from(status == WorkStatus::RnrRetryExceeded);
+                self.g.counters.flushed += u64::from(flushed);
+                self.g.counters.rnr += u64::from(rnr);
                 let traffic = &mut self.nexus(n).traffic;
-                traffic.flushed += flushed;
-                traffic.rnr += rnr;
+                count(&mut traffic.flushed, flushed);
+                count(&mut traffic.rnr, rnr);
                 self.nexus_input(n, Input::Fail, Some(Reason::WorkFailed(status)));
             }
         }
@@ -292,7 +293,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.add_credits(n, nop.credits, 22)?;
         self.g.counters.nops_received += 1;
-        self.nexus(n).traffic.nops_received += 1;
+        count(&mut self.nexus(n).traffic.nops_received, 1);
         Ok(Keep::No)
     }
 

@@ -2,6 +2,7 @@
 
 use super::Endpoint;
 use super::plain::in_hands;
+use super::snapshot::count;
 use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
@@ -285,7 +286,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if self.task_input(t, Input::Cancel) == Action::GiveUp {
             self.g.counters.cancelled += 1;
-            self.count_on(t, |traffic| traffic.cancelled += 1);
+            self.count_on(t, |traffic| count(&mut traffic.cancelled, 1));
             self.finish(t, crate::entries::Ending::Cancelled);
             self.discard_payload(t);
             self.end_orphaned_fetch(t);

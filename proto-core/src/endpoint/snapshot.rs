@@ -26,6 +26,11 @@ macro_rules! named {
     };
 }
 
+/// Adds to a counter of a row, of which there are thousands: a small one stops at its end.
+pub(crate) fn count(counter: &mut u32, more: u32) {
+    *counter = counter.saturating_add(more);
+}
+
 /// What went over a transport connection since it was made (PROTOCOL.md 6).
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -41,13 +46,13 @@ pub struct NexusCounters {
     /// Bytes of payload that came past the frames, off a stream.
     pub payload_received: u64,
     /// Credit frames sent.
-    pub nops_sent: u64,
+    pub nops_sent: u32,
     /// Credit frames received.
-    pub nops_received: u64,
+    pub nops_received: u32,
     /// Work requests that came back unused.
-    pub flushed: u64,
+    pub flushed: u32,
     /// Sends that found no receive at the peer, however often the device tried.
-    pub rnr: u64,
+    pub rnr: u32,
 }
 
 impl NexusCounters {
@@ -78,11 +83,11 @@ pub struct ConnectionCounters {
     /// Requests and one-ways received.
     pub messages_received: u64,
     /// Messages of this side whose deadline passed before their outcome.
-    pub timed_out: u64,
+    pub timed_out: u32,
     /// Messages of this side that the user cancelled before their outcome.
-    pub cancelled: u64,
+    pub cancelled: u32,
     /// Answers after the outcome, and frames that came when nothing was taken any more.
-    pub late: u64,
+    pub late: u32,
 }
 
 impl ConnectionCounters {
@@ -118,10 +123,8 @@ impl Phases {
     fn count(&mut self, state: TaskState) {
         *match state {
             TaskState::Vacant => return,
-            TaskState::Queued => &mut self.queued,
-            TaskState::Sent | TaskState::AnswerFetching | TaskState::Parked => {
-                &mut self.outstanding
-            }
+            TaskState::Queued | TaskState::Parked => &mut self.queued,
+            TaskState::Sent | TaskState::AnswerFetching => &mut self.outstanding,
             TaskState::Orphaned => &mut self.orphaned,
             TaskState::Fetching => &mut self.fetching,
             TaskState::Delivered => &mut self.delivered,

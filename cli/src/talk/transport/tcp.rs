@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
+use xio_proto::driver::Driver as _;
 use xio_proto::{Reason, Start};
 use xio_tcp::{Options, TcpDriver};
 
@@ -41,7 +42,7 @@ impl<W: Watch> Transport for TcpDriver<W> {
         let stats = self.stats();
         Served {
             accepted: stats.accepted,
-            strays: stats.strays,
+            strays: self.look(|endpoint| endpoint.counters().strays),
         }
     }
 
