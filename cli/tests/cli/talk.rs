@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use super::{fields, json, stderr, stdout, xio};
+use super::{fields, json, stderr, xio};
 
 /// A running `xio serve`.
 pub(super) struct Serve {

@@ -337,10 +337,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
                 } else {
                     task.queue_next = row.req_head;
-                    row.req_head = t;
-                    if row.req_tail == NONE {
+                    if row.req_head == NONE {
+                        // The end of an empty queue is whatever left it last.
                         row.req_tail = t;
                     }
+                    row.req_head = t;
                 }
             }
             t = next;
