@@ -4,8 +4,8 @@
 
 use xio_proto::storage::Counts;
 use xio_proto::{
-    Config, ConnectOptions, ConnectionId, Event, FreeRows, Message, Reason, RequestOptions, TaskId,
-    TransportLimits,
+    Config, ConnectOptions, ConnectionId, Event, FreeRows, Message, Reason, Refusal,
+    RequestOptions, TaskId, TransportLimits,
 };
 use xio_tests::pair::{Pair, SERVER};
 
@@ -236,7 +236,7 @@ fn a_peer_whose_minimum_is_not_left_is_refused() {
             event,
             Some(Event::ConnectFailed {
                 user: 111,
-                reason: Reason::Refused,
+                reason: Reason::TurnedAway(Refusal::NoResources { need: 9, have: 1 }),
                 ..
             })
         ),

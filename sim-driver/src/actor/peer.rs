@@ -61,7 +61,8 @@ impl Actor {
         };
         let at = desk.env.now();
         let peer = self.post.borrow().extensions(info.peer.ip());
-        let could = core.config().extensions & peer;
+        let own = core.config().extensions;
+        let could = peer.map_or(own, |peer| own & peer);
         if !could.contains(info.extensions) {
             let text = format!("{:?} agreed, {could:?} possible", info.extensions);
             desk.ledger.breach(at, Check::Sense, text);

@@ -119,10 +119,10 @@ impl Post {
         }
     }
 
-    /// What the endpoint at an address can do, in all of its lives.
-    pub(super) fn extensions(&self, address: IpAddr) -> Extensions {
+    /// What the endpoint at an address can do, in all of its lives; `None` where nobody listens.
+    pub(super) fn extensions(&self, address: IpAddr) -> Option<Extensions> {
         let place = self.places.iter().find(|place| place.address == address);
-        place.map_or(Extensions::empty(), |place| place.extensions)
+        place.map(|place| place.extensions)
     }
 
     /// The endpoint at an address.

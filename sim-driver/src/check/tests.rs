@@ -30,7 +30,7 @@ fn send(ledger: &mut Ledger, class: Class) -> u64 {
 
 fn deliver(message: u64) -> Fact {
     Fact::Delivered {
-        life: 0,
+        life: 1,
         message,
         side: 1,
         digest: message + 100,
@@ -132,7 +132,7 @@ fn delivery_is_once_in_order_whole_and_at_the_right_place() {
     assert!(checks(&ledger).contains(&Check::Delivery));
     let third = send(&mut ledger, Class::OneWay);
     let wrong = Fact::Delivered {
-        life: 0,
+        life: 1,
         message: third,
         side: 1,
         digest: 1,
@@ -140,7 +140,7 @@ fn delivery_is_once_in_order_whole_and_at_the_right_place() {
     ledger.take(2, wrong);
     assert_eq!(checks(&ledger).last(), Some(&Check::Bytes));
     let away = Fact::Delivered {
-        life: 0,
+        life: 1,
         message: third,
         side: 0,
         digest: 1,
