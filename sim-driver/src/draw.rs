@@ -171,7 +171,7 @@ impl Manner {
         if self.lossy {
             mix.deadline = rng.pick(&[0, 20_000, 200_000]);
             mix.cancel = rng.pick(&[0, 20_000, 200_000]);
-            mix.idempotent = rng.pick(&[0, 300_000]);
+            mix.idempotent = rng.pick(&[0, 300_000, 900_000]);
             mix.ignore = rng.pick(&[0, 0, 10_000]);
             mix.curt = rng.pick(&[0, 0, 100_000]);
             mix.neglect = rng.pick(&[0, 0, 20_000]);

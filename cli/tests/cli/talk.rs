@@ -435,7 +435,7 @@ fn machine_without_devices_is_told_what_to_do() {
     ] {
         let output = xio(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        let text = [stdout(&output), stderr(&output)].concat();
+        let text = [super::stdout(&output), stderr(&output)].concat();
         assert!(text.contains("no RDMA device"), "{args:?}: {text}");
         assert!(text.contains("modprobe rdma_rxe"), "{args:?}: {text}");
     }

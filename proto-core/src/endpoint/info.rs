@@ -11,6 +11,7 @@ use crate::memory::SlotId;
 use crate::state::connection;
 use crate::state::task::State;
 use crate::storage::Storage;
+use crate::time::Instant;
 use crate::trace::Trace;
 use crate::wire::{Extensions, Framing};
 
@@ -271,6 +272,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn is_reserved(&self, slot: SlotId) -> bool {
         let row = self.s.view().slots.get(slot.0 as usize);
         row.is_some_and(|row| row.usage == SlotUse::Reserved)
+    }
+
+    /// The time as of the last input; pauses and deadlines of commands without a time of their own
+    /// count from here.
+    pub fn now(&self) -> Instant {
+        self.g.now
     }
 
     /// What is known of a connection.

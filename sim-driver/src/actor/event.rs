@@ -103,7 +103,7 @@ impl User for Actor {
                 ..
             } => {
                 let line = self.line_of(connection);
-                self.check_time(core, desk, task);
+                self.check_time(core, desk, task, &data);
                 if let Some((label, size)) = self.received(core, desk, line, task, header, &data) {
                     let due = Due {
                         at: 0,

@@ -1,6 +1,6 @@
 //! What is agreed with peers beyond libxio's protocol, as users see it.
 
-use xio_proto::{ConnectionId, Extensions, PeerKind, TaskId};
+use xio_proto::{ConnectionId, Data, Extensions, PeerKind, TaskId};
 
 use super::Actor;
 use crate::check::Check;
@@ -28,14 +28,14 @@ impl Actor {
     }
 
     /// A request is not shown when its requester waits no longer, nor does one wait for longer than
-    /// it said.
-    pub(super) fn check_time(&self, core: &Core, desk: &mut Desk<'_>, task: TaskId) {
+    /// it said. Who gave memory for it knows of it, and hears of it in any case.
+    pub(super) fn check_time(&self, core: &Core, desk: &mut Desk<'_>, task: TaskId, data: &Data) {
         let Ok(Some(deadline)) = core.deadline_of(task) else {
             return;
         };
         let (due, now) = (deadline.as_nanos(), desk.now.as_nanos());
         let (at, grace) = (desk.env.now(), desk.ledger.grace() + LATE_MAX);
-        if now > due + grace {
+        if now > due + grace && matches!(data, Data::Slot(_)) {
             let text = format!("{task:?} was shown {} ns after its deadline", now - due);
             desk.ledger.breach(at, Check::Deadline, text);
         }

@@ -308,7 +308,8 @@ impl Actor {
         let l = &mut self.lines[line as usize];
         let (side, again) = (l.side, l.again);
         l.stirred = at;
-        l.lost_at = clock;
+        // The pause begins at what the endpoint takes for now.
+        l.lost_at = clock.min(core.now().as_nanos());
         if let (Some(side), Some(_)) = (side, again) {
             desk.ledger.take(at, Fact::Lost { side });
         } else {

@@ -66,6 +66,8 @@ struct Message {
     hollow_receipt: bool,
     /// What the receiver's user had the receipt say.
     receipt_code: u32,
+    /// It came last to a life of the receiver that is over.
+    stale: bool,
     /// The receiver's user did not take it, and why.
     turned_away: Option<u32>,
     /// The message that answers it.
@@ -187,6 +189,7 @@ impl Ledger {
             receipt_came: false,
             hollow_receipt: false,
             receipt_code: 0,
+            stale: false,
             turned_away: None,
             answer: None,
             deadline: None,
@@ -248,7 +251,7 @@ impl Ledger {
                 digest,
             } => self.arrived(at, message, (side, life), digest),
             Fact::ReceiptSaid { message, code } => {
-                if self.known(at, message).is_some() {
+                if self.known(at, message).is_some_and(|m| !m.stale) {
                     self.messages[message as usize].receipt_code = code;
                 }
             }
@@ -489,8 +492,14 @@ impl Ledger {
             let text = format!("message {message} came, but its sender heard never sent");
             self.breach(at, Check::Agreement, text);
         }
-        // What comes to an older life says nothing of the new one.
-        if m.place == 0 || side % 2 == 1 && life < self.life(side) {
+        // What comes to an older life says nothing of the new one, whose user decides anew.
+        let stale = side % 2 == 1 && life < self.life(side);
+        let row = &mut self.messages[message as usize];
+        row.stale = stale;
+        if !stale && m.delivered {
+            row.receipt_code = 0;
+        }
+        if m.place == 0 || stale {
             return;
         }
         let sender = &mut self.sides[m.side as usize];
