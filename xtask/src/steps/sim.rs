@@ -13,7 +13,29 @@ struct Summary {
     hash: String,
     /// Rare paths and rows of the tables of states that no seed took.
     missed: Vec<String>,
+    /// Those of `RARE` that no seed took.
+    rare: Vec<String>,
 }
+
+/// Rows that can be taken, and so seldom are that the seeds of a run may come to none: how often.
+const RARE: &[(&str, &str)] = &[
+    (
+        "nexus: Priming + Unused",
+        "given up in the instant in which the first receive is posted; once in some 20,000 seeds",
+    ),
+    (
+        "task: Parked + Expire",
+        "due while the device flushes what was lost, and to be sent again; as seldom",
+    ),
+    (
+        "task: Parked + Cancel",
+        "given up while the device flushes what was lost, and to be sent again; as seldom",
+    ),
+    (
+        "connection: HelloSent + Retry",
+        "lost at a portal that an attempt to connect anew was sent to; in no seed of 24,000",
+    ),
+];
 
 /// Events and messages that every seed must have.
 const LEAST: [(&str, u64); 2] = [("events_min", 5_000), ("messages_min", 300)];
@@ -49,6 +71,11 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
         summaries.push(check(&text)?);
     }
     let (first, second) = (&summaries[0], &summaries[1]);
+    for (row, why) in RARE {
+        if first.rare.iter().any(|rare| rare == row) {
+            println!("not taken, and rare: {row} ({why})");
+        }
+    }
     ensure!(
         first == second,
         "not deterministic: {first:?} and {second:?}"
@@ -60,9 +87,9 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
             "{seeds} seeds are well, but no seed came to: {missed}"
         )));
     }
-    let hash = &first.hash;
+    let (hash, rare) = (&first.hash, first.rare.len());
     Ok(Outcome::Passed(format!(
-        "{seeds} seeds, trace_hash {hash} twice"
+        "{seeds} seeds, trace_hash {hash} twice, {rare} rare rows not taken"
     )))
 }
 
@@ -100,10 +127,14 @@ fn check(text: &str) -> Result<Summary> {
         bail!("taken, and declared unreachable: {}", unexpected.join(", "));
     }
     let mut missed = names("marks_missed")?;
-    missed.extend(names("rows_missed")?);
+    let is_rare = |name: &String| RARE.iter().any(|(row, _)| row == name);
+    let (rare, rows) = names("rows_missed")?.into_iter().partition(is_rare);
+    let rows: Vec<String> = rows;
+    missed.extend(rows);
     Ok(Summary {
         hash: field("trace_hash")?.to_string(),
         missed,
+        rare,
     })
 }
 
@@ -114,15 +145,17 @@ mod tests {
     #[test]
     fn good_summary_is_understood() {
         let text = r#"{"trace_hash": "a1", "violations": 0, "marks_missed": ["x"], "seeds": 5,
-            "events_min": 5000, "messages_min": 301, "rows_missed": ["y"], "rows_unexpected": []}"#;
+            "events_min": 5000, "messages_min": 301, "rows_missed": ["y", "task: Parked + Expire"],
+            "rows_unexpected": []}"#;
         let summary = check(text).unwrap();
         assert_eq!(summary.hash, r#""a1""#);
         assert_eq!(summary.missed, ["x", "y"]);
+        assert_eq!(summary.rare, ["task: Parked + Expire"]);
         for (good, bad) in [
             (r#""events_min": 5000"#, r#""events_min": 4999"#),
             (r#""messages_min": 301"#, r#""messages_min": 299"#),
             (r#""rows_unexpected": []"#, r#""rows_unexpected": ["z"]"#),
-            (r#""rows_missed": ["y"]"#, r#""rows_missed": 1"#),
+            (r#""rows_missed": ["y", "#, r#""rows_missed": [1, "#),
         ] {
             assert!(text.contains(good));
             assert!(check(&text.replace(good, bad)).is_err(), "{bad}");
