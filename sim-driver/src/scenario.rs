@@ -137,7 +137,12 @@ pub fn run_recorded(
     }
     prepare(&mut world.env.trace);
     let tiny = swarm.ppm(Site::TinyLimits) > 0;
-    let late = [Site::ClockJump, Site::LateDrain, Site::SlowUser];
+    let late = [
+        Site::ClockJump,
+        Site::LateDrain,
+        Site::SlowDrain,
+        Site::SlowUser,
+    ];
     if late.iter().any(|&site| swarm.ppm(site) > 0) {
         world.ledger.allow_late(SECOND);
     }

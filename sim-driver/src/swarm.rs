@@ -144,6 +144,10 @@ sites! {
     Restart = "restart", Harsh, 100_000;
     /// A user asks for no events for a while.
     SlowUser = "slow_user", Gentle, 20_000;
+    /// The driver hands over inputs for a while before it asks for outputs.
+    SlowDrain = "slow_drain", Gentle, 20_000;
+    /// What a device flushes completes late, but before anybody gives it up.
+    SlowFlush = "slow_flush", Harsh, 500_000;
 }
 
 const SITES: usize = Site::ALL.len();
@@ -174,7 +178,7 @@ impl Swarm {
         let mut later = rng.clone().fork();
         for &site in Site::ALL {
             let rng = match site {
-                Site::Restart | Site::SlowUser => &mut later,
+                Site::Restart | Site::SlowUser | Site::SlowDrain | Site::SlowFlush => &mut later,
                 _ => &mut *rng,
             };
             let active = rng.chance(Self::ACTIVE_PPM);

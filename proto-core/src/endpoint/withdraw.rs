@@ -252,6 +252,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.try_free(t);
     }
 
+    /// The connection of a message that its user never sees is over: nobody takes an answer.
+    fn drop_unseen(&mut self, c: u32, t: u32) {
+        self.disarm(Timer::Task(t));
+        self.task_input(t, Input::Release);
+        let row = self.task(t);
+        row.events.remove(TaskEvents::MAIN | TaskEvents::GIVEN_UP);
+        row.flags.remove(TaskFlags::USER);
+        if row.kind == Kind::MsgReq {
+            self.connection(c).unanswered -= 1;
+        }
+        self.try_free(t);
+    }
+
     /// Answers a request, for the user, with a status and nothing else.
     fn answer_with_status(&mut self, c: u32, t: u32, code: u32) {
         self.task_input(t, Input::Respond);
@@ -309,10 +322,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if row.state != State::Delivered || c == NONE {
             return;
         }
-        if self.connection(c).answers() && self.is_unseen(t) {
+        if self.is_unseen(t) {
             self.trace.mark("expired before it was delivered");
             self.g.counters.expired_unseen += 1;
-            self.answer_unseen(c, t, status::TIMEOUT);
+            if self.connection(c).answers() {
+                self.answer_unseen(c, t, status::TIMEOUT);
+            } else {
+                self.drop_unseen(c, t);
+            }
         }
         // What stands behind it may have waited for this.
         self.mark_events(c);

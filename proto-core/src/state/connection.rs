@@ -120,7 +120,7 @@ super::machine! {
         Online + Retry => Parting / Part;
         Opening + Retry => Parting / Part;
         SetupSent + Retry => Parting / Part;
-        HelloSent + Retry => Parting / Part;
+        HelloSent + Retry => Parting / Part, unreachable "a HELLO goes to a portal, which is left before it is lost, for the next one or none";
 
         Parting + Settled => Waiting / Await;
         Parting + Close => Ending / Finish;

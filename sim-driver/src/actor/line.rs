@@ -154,6 +154,9 @@ impl Line {
 }
 
 impl Actor {
+    /// How long a message that may be sent again may wait, in nanoseconds.
+    const WHILE: u64 = 200_000_000;
+
     pub(super) fn open(&mut self, side: Option<u32>, errand: Option<&Errand>) -> u32 {
         self.lines.push(Line::new(side, errand));
         self.lines.len() as u32 - 1
@@ -333,15 +336,29 @@ impl Actor {
         }
     }
 
-    /// A deadline for some messages, and when that is in nanoseconds of the endpoint's clock.
+    /// A message that may be sent again is given up after a while more often: it may wait for its
+    /// connection to be made anew then.
+    fn cancel_late(&mut self, desk: &mut Desk<'_>, task: TaskId, lasts: bool) {
+        if lasts && self.rng.chance(self.mix.cancel) {
+            let at = desk.env.now() + self.rng.spread(1_000_000, Self::WHILE);
+            self.cancels.push((at, task));
+            self.wake(desk, at);
+        }
+    }
+
+    /// A deadline for some messages, and when that is in nanoseconds of the endpoint's clock; later
+    /// for those that may be sent again, and for more of them.
     pub(super) fn draw_deadline(
         &mut self,
         desk: &Desk<'_>,
+        lasts: bool,
     ) -> (Option<xio_proto::Instant>, Option<u64>) {
-        if !self.rng.chance(self.mix.deadline) {
+        let chance = self.mix.deadline * if lasts { 4 } else { 1 };
+        if !self.rng.chance(chance) {
             return (None, None);
         }
-        let after = self.rng.spread(1_000, 20_000_000);
+        let most = if lasts { Self::WHILE } else { 20_000_000 };
+        let after = self.rng.spread(1_000, most);
         let at = desk.now.after(core::time::Duration::from_nanos(after));
         (Some(at), Some(at.as_nanos()))
     }
@@ -395,7 +412,9 @@ impl Actor {
                 offered = if cut == 0 { 1 } else { 2 };
             }
         }
-        let (deadline, due) = self.draw_deadline(desk);
+        let repeats = self.rng.chance(self.mix.idempotent);
+        let lasts = repeats && self.lines[line as usize].again.is_some();
+        let (deadline, due) = self.draw_deadline(desk, lasts);
         parcel.receipt = match class {
             Class::Request => self.rng.chance(self.mix.receipt / 2),
             class => class == Class::Receipted,
@@ -410,7 +429,7 @@ impl Actor {
         options.force_read = self.rng.chance(self.mix.options) && parcel.data.is_some();
         options.force_write = self.rng.chance(self.mix.options) && offered > 0;
         options.last_in_batch = self.rng.chance(self.mix.options);
-        options.idempotent = self.rng.chance(self.mix.idempotent);
+        options.idempotent = repeats;
         if options.idempotent {
             let message = parcel.number;
             let at = desk.env.now();
@@ -427,6 +446,7 @@ impl Actor {
             Ok(task) => {
                 self.taken(desk, &parcel);
                 self.sent(desk, line, task);
+                self.cancel_late(desk, task, lasts);
                 true
             }
             Err(error) => {

@@ -229,7 +229,8 @@ impl Actor {
             let rows = (free.nexuses, free.sessions);
             (rows, free.connections, free.sockets)
         };
-        let (free, first) = (core.free_rows(), self.free.unwrap_or(core.free_rows()));
+        let free = core.free_rows();
+        let first = self.free.unwrap_or(free);
         if rows(free) != rows(first) {
             self.sense(
                 desk,

@@ -1,6 +1,6 @@
 //! What is agreed with peers beyond libxio's protocol, as users see it.
 
-use xio_proto::{ConnectionId, Data, Extensions, PeerKind, TaskId};
+use xio_proto::{ConnectionId, Data, Extensions, NexusSnapshot, PeerKind, TaskId};
 
 use super::Actor;
 use crate::check::Check;
@@ -90,7 +90,10 @@ impl Actor {
             let same = other.peer.ip() == info.peer.ip()
                 && other.framing.dialect() == info.framing.dialect()
                 && other.extensions.contains(Extensions::INCARNATION);
-            if same && life < incarnation && other.state == "Online" {
+            // What arrived on one that is gone is still delivered.
+            let lives = |n: NexusSnapshot| n.id == other.nexus && n.state == "Online";
+            let goes_on = life < incarnation && other.state == "Online";
+            if same && goes_on && core.nexuses().any(lives) {
                 let text = format!("life {life} of a peer goes on in its life {incarnation}");
                 desk.ledger.breach(at, Check::ExactlyOneEnd, text);
             }

@@ -186,7 +186,7 @@ impl Actor {
         segments[0] = buffer.part(0, len - cut);
         segments[1] = buffer.part(len - cut, cut);
         let segments = &segments[..if cut == 0 { 1 } else { 2 }];
-        let (deadline, due) = self.draw_deadline(desk);
+        let (deadline, due) = self.draw_deadline(desk, false);
         let asked = if write {
             core.write(id, segments, &memory, user, deadline)
         } else {

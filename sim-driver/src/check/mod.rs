@@ -548,7 +548,9 @@ impl Ledger {
             Outcome::NeverSent => !m.delivered,
             _ => true,
         };
-        let agrees = agrees && (!m.hollow_receipt || outcome == Outcome::Refused);
+        // Its data was refused, or nobody gave memory for it in the time that its sender gave.
+        let refused = matches!(outcome, Outcome::Refused | Outcome::TimedOut);
+        let agrees = agrees && (!m.hollow_receipt || refused);
         if !agrees {
             let text = format!("message {message}: {outcome:?}, delivered {}", m.delivered);
             self.breach(at, Check::Agreement, text);

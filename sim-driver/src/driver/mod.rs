@@ -393,6 +393,10 @@ impl SimDriver {
             let after = hands.env.rng.spread(1, 20_000);
             self.drain_at = hands.env.now() + after;
         }
+        if hands.env.fires(Site::SlowDrain) {
+            let after = hands.env.rng.spread(1, 5_000_000);
+            self.drain_at = hands.env.now() + after;
+        }
         if hands.env.now() < self.drain_at {
             hands.env.wake_at(self.number, self.drain_at);
             return;

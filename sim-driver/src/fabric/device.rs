@@ -221,6 +221,10 @@ impl Fabric {
         if env.swarm.fires(&mut env.rng, Site::LateCompletion) {
             at += env.rng.spread(1_000, 5_000_000);
         }
+        let flushed = completion.status == WorkStatus::Flushed;
+        if flushed && env.swarm.fires(&mut env.rng, Site::SlowFlush) {
+            at += env.rng.spread(1_000, 100_000_000);
+        }
         if env.swarm.fires(&mut env.rng, Site::BatchedCompletion) {
             nic.held_until = now + env.rng.spread(1_000, 500_000);
             at = at.max(nic.held_until);

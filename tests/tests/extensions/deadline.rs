@@ -236,3 +236,47 @@ fn the_wait_is_counted_from_when_a_message_is_sent() {
         }
     }
 }
+
+#[test]
+fn what_comes_too_late_is_not_shown_either_when_its_connection_is_over() {
+    for wire in WIRES {
+        over(wire, config, None, |world, talk| {
+            world.request(talk, 90);
+            world.side(1).deaf = true;
+            let now = world.now();
+            for say in [Say::request(1), Say::one_way(2), Say::request(3)] {
+                let soon = say.user < 3;
+                world.say(
+                    talk,
+                    &Say {
+                        deadline: due(now).filter(|_| soon),
+                        receipt: say.one_way,
+                        ..say
+                    },
+                );
+            }
+            world.settle(talk);
+            let connection = talk.connections[0].expect("open");
+            let aborted = world.side(0).endpoint.abort(now, connection);
+            aborted.expect("known");
+            world.settle(talk);
+            while world.now() < now.after(LATER) {
+                assert!(world.advance(talk), "{wire:?}");
+            }
+            world.side(1).deaf = false;
+            world.settle(talk);
+            assert_eq!(talk.count(1, "request 1"), 0, "{wire:?}");
+            assert_eq!(talk.count(1, "one-way 2"), 0, "{wire:?}");
+            // It has no deadline, and can be read.
+            assert_eq!(talk.count(1, "request 3"), 1, "{wire:?}");
+            assert_eq!(world.side(1).endpoint.counters().expired_unseen, 2);
+            while talk.count(1, "closed") == 0 {
+                assert!(world.advance(talk), "{wire:?}");
+            }
+            assert_eq!(talk.count(1, "closed"), 1, "{:?}", talk.heard[1]);
+            while world.advance(talk) {}
+            assert_eq!(world.side(1).endpoint.connections().count(), 0);
+            assert_eq!(world.side(1).endpoint.free_rows().armed, 0);
+        });
+    }
+}

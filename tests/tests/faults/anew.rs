@@ -155,6 +155,76 @@ fn what_is_idempotent_is_sent_again_in_its_order() {
 }
 
 #[test]
+fn what_is_said_behind_what_is_sent_again_follows_it() {
+    let mut rig = Rig::new();
+    let mut talk = begin(&mut rig, AGAIN);
+    talk.keep[1] = true;
+    let again = |user| Say {
+        idempotent: true,
+        ..Say::request(user)
+    };
+    for say in [again(1), again(2), Say::request(3)] {
+        talk.say(&mut rig, 0, &say);
+    }
+    talk.settle(&mut rig);
+    talk.keep[1] = false;
+    let before = talk.heard[1].len();
+    // Nothing waits to be sent, and what was sent last is not sent again.
+    cut(&mut rig, &mut talk);
+    assert_eq!(talk.count(0, "failed 3"), 1);
+    for user in 4..6 {
+        talk.say(&mut rig, 0, &Say::request(user));
+    }
+    until_anew(&mut rig, &mut talk);
+    let asked = talk.heard[1][before..].iter();
+    let asked: Vec<_> = asked.filter(|text| text.starts_with("request")).collect();
+    assert_eq!(asked.len(), 4, "{asked:?}");
+    for (heard, user) in asked.iter().zip([1, 2, 4, 5]) {
+        assert!(heard.starts_with(&format!("request {user}:")), "{asked:?}");
+        assert_eq!(talk.count(0, &format!("response {user}:")), 1);
+    }
+    wind_up(&mut rig);
+}
+
+#[test]
+fn what_may_be_sent_again_keeps_its_slot_until_its_outcome() {
+    let mut rig = Rig::new();
+    let mut talk = begin(&mut rig, AGAIN);
+    let free = rig.sides[0].endpoint.free_rows().tx_slots;
+    let slots = |rig: &Rig| free - rig.sides[0].endpoint.free_rows().tx_slots;
+    let say = |user| Say {
+        idempotent: true,
+        ..Say::request(user)
+    };
+    // An answer frees it.
+    for user in 0..4 {
+        talk.say(&mut rig, 0, &say(user));
+        talk.settle(&mut rig);
+        assert_eq!(talk.count(0, &format!("response {user}:")), 1);
+        assert_eq!(slots(&rig), 0);
+    }
+    // The completion of its frame does not.
+    talk.keep[1] = true;
+    talk.say(&mut rig, 0, &say(4));
+    talk.settle(&mut rig);
+    assert_eq!(slots(&rig), 1);
+    talk.keep[1] = false;
+    // Others that come and go have slots of their own.
+    for user in 5..100 {
+        talk.say(&mut rig, 0, &Say::request(user));
+        talk.settle(&mut rig);
+        assert_eq!(slots(&rig), 1);
+    }
+    cut(&mut rig, &mut talk);
+    until_anew(&mut rig, &mut talk);
+    // With the bytes that it had: they are looked at.
+    assert_eq!(talk.count(1, "request 4: 20 bytes"), 2);
+    assert_eq!(talk.count(0, "response 4:"), 1);
+    assert_eq!(slots(&rig), 0);
+    wind_up(&mut rig);
+}
+
+#[test]
 fn what_waits_to_be_sent_again_can_be_cancelled_and_expire() {
     let mut rig = Rig::new();
     let mut talk = begin(&mut rig, AGAIN);

@@ -21,7 +21,7 @@ struct Summary {
 const RARE: &[(&str, &str)] = &[
     (
         "nexus: Priming + Unused",
-        "given up in the instant in which the first receive is posted; once in some 20,000 seeds",
+        "given up in the instant in which the first receive is posted; once in some 5,000 seeds",
     ),
     (
         "task: Parked + Expire",
@@ -30,10 +30,6 @@ const RARE: &[(&str, &str)] = &[
     (
         "task: Parked + Cancel",
         "given up while the device flushes what was lost, and to be sent again; as seldom",
-    ),
-    (
-        "connection: HelloSent + Retry",
-        "lost at a portal that an attempt to connect anew was sent to; in no seed of 24,000",
     ),
 ];
 
