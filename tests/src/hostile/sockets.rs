@@ -113,10 +113,11 @@ struct Socket {
 impl Socket {
     fn connect(at: SocketAddr) -> Option<Self> {
         let stream = TcpStream::connect(at).ok()?;
-        let well = stream.set_nonblocking(true).and(stream.set_nodelay(true));
+        stream.set_nonblocking(true).ok()?;
+        stream.set_nodelay(true).ok()?;
         // It leaves with a reset: thousands a second must leave no port behind.
-        let well = well.and(SockRef::from(&stream).set_linger(Some(Duration::ZERO)));
-        well.ok()?;
+        let reset = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        reset.ok()?;
         Some(Self {
             stream,
             out: Vec::new(),
