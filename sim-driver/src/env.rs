@@ -103,10 +103,10 @@ pub struct Env {
 
 impl Env {
     /// Nothing happened yet, nothing can go wrong.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(rng: Rng) -> Self {
         Self {
             queue: Queue::new(),
-            rng: Rng::new(seed),
+            rng,
             swarm: Swarm::none(),
             trace: Tracer::new(),
             memory: Vec::new(),
