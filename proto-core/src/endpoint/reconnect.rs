@@ -213,7 +213,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if now >= retry.at.after(retry.policy.max_delay) {
                 retry.backoff = 0;
             }
-            (retry.attempts, retry.told, retry.at) = (0, false, now);
+            // Attempts count from when the user hears of the loss: it may still have to hear after
+            // how many the life that is lost now began.
+            (retry.told, retry.at) = (false, now);
             self.set_retry(c, &retry);
         }
         if from != State::Online {
@@ -330,8 +332,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 task.flags.insert(TaskFlags::QUEUED | TaskFlags::REPEATED);
                 if task.flags.contains(TaskFlags::RECEIPT_DONE) {
                     // The user has had its receipt.
-                    let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_DONE;
-                    task.flags.remove(receipt);
+                    task.flags.remove(TaskFlags::RECEIPT_DONE);
+                    let repeated = mutated!(self.g, ReceiptRepeated);
+                    task.flags.set(TaskFlags::RECEIPT, repeated);
                 }
                 if mutated!(self.g, RepeatedOutOfOrder) {
                     queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
@@ -354,7 +357,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if let Some(mut retry) = self.retry(c) {
-            retry.told = true;
+            (retry.attempts, retry.told) = (0, true);
             self.set_retry(c, &retry);
         }
         self.leave_session(c);

@@ -197,6 +197,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             // Told of with the message itself, when it is here.
             State::Fetching => row.flags.insert(TaskFlags::GIVEN_UP),
+            // So is what waits behind another, with memory that the user gave for it.
+            State::Delivered if row.flags.contains(TaskFlags::HELD_BACK) && !unseen => {
+                row.flags.insert(TaskFlags::GIVEN_UP);
+            }
             State::Delivered if unseen => {
                 self.trace.mark("cancelled before it was delivered");
                 self.g.counters.cancelled_unseen += 1;
@@ -282,7 +286,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A received message waits for its user, no longer than its sender waits for the answer.
     pub(crate) fn await_user(&mut self, t: u32) {
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::TIMED) && !row.has_memory() {
+        let timed = row.flags.contains(TaskFlags::TIMED) && !row.has_memory();
+        if timed && !mutated!(self.g, ExpiredShown) {
+            let row = self.task(t);
             let at = Instant::from_nanos(row.expires);
             self.arm(Timer::Task(t), at);
         }
