@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn one_wake_at_a_time() {
-        let mut env = Env::new(0);
+        let mut env = Env::new(Rng::new(0));
         env.wake_at(1, 50);
         env.wake_at(1, 70);
         env.wake_at(1, 20);

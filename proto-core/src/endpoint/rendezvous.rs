@@ -695,7 +695,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // One that comes late took a receive and counts as any other; there are no more of them
         // than there were READ responses.
         let nexus = self.nexus(n);
-        if !known && !(late && nexus.read_acks_expected > 0) {
+        let owed = late && nexus.read_acks_expected > 0;
+        if !known && !owed {
             return Err(unknown);
         }
         nexus.read_acks_expected = nexus.read_acks_expected.saturating_sub(1);
