@@ -4,12 +4,14 @@
 //! A target panics when a rule is broken and otherwise returns; any bytes are a fair input.
 //!
 //! In `corpus/`, files called `seed-*` are what libxio sent to libxio, or frames made by hand where
-//! no recording has that kind; all others were found by `cargo xtask fuzz`.
+//! no recording has that kind; those called `drawn-*` are bytes drawn at random for `sim_schedule`,
+//! some for each level of faults and each dialect; all others were found by `cargo xtask fuzz`.
 #![forbid(unsafe_code)]
 
 mod bytes;
 mod frame;
 mod ops;
+mod schedule;
 mod stream;
 
 use xio_proto::wire::{Bounds, Framing};
@@ -25,6 +27,7 @@ pub const TARGETS: &[Target] = &[
     ("ops", ops),
     ("hostile_peer", hostile_peer),
     ("tcp_stream", tcp_stream),
+    ("sim_schedule", sim_schedule),
 ];
 
 /// A frame is judged under each of these: so narrow that short inputs reach every limit, what
@@ -102,6 +105,15 @@ pub fn tcp_stream(data: &[u8]) {
     let _ = bytes::run(data);
 }
 
+/// The input decides what chance would decide in a simulated world: which faults there are and when,
+/// who does what, what comes first. What it leaves open follows from a seed in byte 0, whose lower
+/// bits say which faults and dialects there may be.
+///
+/// No checker of the simulator finds anything.
+pub fn sim_schedule(data: &[u8]) {
+    let _ = schedule::run(data);
+}
+
 /// The input is a file that somebody wants decoded: a capture, hex text, bytes.
 ///
 /// It is refused, or something is told of it: never more often than it has bytes, and nothing that
@@ -143,15 +155,17 @@ mod tests {
 
     #[test]
     fn any_bytes_are_fair_and_lives_have_something_in_them() {
-        let mut taken = 0;
+        let (mut taken, mut delivered) = (0, 0);
         for seed in 1..=400 {
             let bytes = some_bytes(seed, 1200);
             taken += ops::run(&bytes);
+            delivered += schedule::run(&bytes);
             for (_, target) in TARGETS {
                 target(&bytes);
             }
         }
         assert!(taken > 200, "only {taken} messages came through");
+        assert!(delivered > 400, "only {delivered} came in simulated worlds");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub struct Config {
     /// Bytes of every slot; at least `headroom + buffer_size`, and 4096.
     pub slot_size: u32,
     /// Slots `0..rx_slots` receive. On streams an eighth of them (at least two) is kept for
-    /// transport connections that hold none, so that no user's hoard stops the others.
+    /// transport connections that hold none, so that no user's hoard stops the others, and none has
+    /// more than half of them, or 64 if that is more.
     pub rx_slots: u32,
     /// Slots `rx_slots..rx_slots + tx_slots` send.
     pub tx_slots: u32,

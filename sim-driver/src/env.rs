@@ -103,10 +103,10 @@ pub struct Env {
 
 impl Env {
     /// Nothing happened yet, nothing can go wrong.
-    pub fn new(seed: u64) -> Self {
+    pub fn new(rng: Rng) -> Self {
         Self {
             queue: Queue::new(),
-            rng: Rng::new(seed),
+            rng,
             swarm: Swarm::none(),
             trace: Tracer::new(),
             memory: Vec::new(),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn one_wake_at_a_time() {
-        let mut env = Env::new(0);
+        let mut env = Env::new(Rng::new(0));
         env.wake_at(1, 50);
         env.wake_at(1, 70);
         env.wake_at(1, 20);

@@ -123,14 +123,29 @@ pub fn run_recorded(
     prepare: impl FnOnce(&mut Tracer),
     record: Option<(usize, Tape)>,
 ) -> Report {
-    let mut rng = Rng::new(options.seed);
+    play(options, Rng::new(options.seed), prepare, record)
+}
+
+/// Runs a world in which these bytes decide, as long as there are some: which faults there are and
+/// when, who does what, what comes first. The seed does the rest.
+pub fn run_scripted(options: &Options, script: &[u8]) -> Report {
+    play(options, Rng::scripted(options.seed, script), |_| {}, None)
+}
+
+fn play(
+    options: &Options,
+    mut rng: Rng,
+    prepare: impl FnOnce(&mut Tracer),
+    record: Option<(usize, Tape)>,
+) -> Report {
     let swarm = Swarm::draw(&mut rng, options.faults);
     let drawn = swarm.to_string();
     let rash = rng.chance(300_000) || options.faults == FaultLevel::All;
     let manner = Manner::draw(&mut rng, options.endpoints, rash);
     let roads = Roads::draw(&mut rng, manner.endpoints, options.dialects);
     let fabric = FabricConfig::draw(&mut rng);
-    let mut world = World::new(rng.next(), fabric, LinkConfig::draw(&mut rng));
+    let chance = rng.fork();
+    let mut world = World::with_chance(chance, fabric, LinkConfig::draw(&mut rng));
     world.env.trace.keep(options.keep);
     if options.print {
         world.env.trace.print_to(|record| println!("{record}"));

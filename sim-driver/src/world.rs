@@ -119,8 +119,13 @@ pub struct World<U> {
 impl<U: User> World<U> {
     /// An empty world.
     pub fn new(seed: u64, fabric: FabricConfig, links: LinkConfig) -> Self {
+        Self::with_chance(Rng::new(seed), fabric, links)
+    }
+
+    /// An empty world in which this decides.
+    pub fn with_chance(chance: Rng, fabric: FabricConfig, links: LinkConfig) -> Self {
         Self {
-            env: Env::new(seed),
+            env: Env::new(chance),
             fabric: Fabric::new(fabric),
             links: Links::new(links),
             ledger: Ledger::new(),

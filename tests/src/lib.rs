@@ -7,6 +7,7 @@ pub mod pair;
 pub mod pingpong;
 pub mod rig;
 pub mod roleplay;
+pub mod siege;
 pub mod stream_pair;
 pub mod tables;
 pub mod talk;

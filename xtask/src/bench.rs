@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: contests against plain sockets and against raw verbs. Reported, not part of
+//! `cargo xtask bench`: contests against plain sockets, raw verbs and peers that misbehave. Reported, not part of
 //! the tests.
 
 mod rdma;
@@ -29,6 +29,8 @@ pub(crate) struct BenchArgs {
 enum Over {
     /// Sockets on loopback
     Tcp,
+    /// Sockets on loopback: what one peer that reads nothing costs 63 others
+    Fairness,
     /// Verbs, in the machine of `cargo xtask vm`
     Rdma,
 }
@@ -40,6 +42,7 @@ enum Over {
 pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
     match args.over {
         Over::Tcp => tcp(ctx, args.pairs, &args.only),
+        Over::Fairness => tcp(ctx, args.pairs, "reads nothing"),
         Over::Rdma => rdma::run(ctx, args.boots, args.pairs),
     }
 }

@@ -39,6 +39,8 @@ enum Command {
     Fuzz(fuzz::FuzzArgs),
     /// Simulate fresh seeds and fuzz, in turn, for as long as wanted
     Soak(soak::SoakArgs),
+    /// Let hostile peers at a server on real sockets, beside honest ones
+    Hostile(HostileArgs),
     /// Boot a small machine with soft-RoCE and run a suite or a command inside
     Vm(vm::VmArgs),
     /// Count the instructions of the scenarios in xtask/budget.toml
@@ -64,6 +66,17 @@ struct TestArgs {
     seeds: u32,
 }
 
+/// Arguments of `cargo xtask hostile`.
+#[derive(clap::Args)]
+struct HostileArgs {
+    /// Hostile frames that the server is to take
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    frames: u64,
+    /// Where chance starts
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+}
+
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(status) => ExitCode::from(status),
@@ -84,9 +97,26 @@ fn run(command: Command) -> anyhow::Result<u8> {
         }
         Command::Vm(args) => return vm::run(&Ctx::new(false, 0)?, &args),
         Command::Soak(args) => return soak::run(&Ctx::new(false, 0)?, &args),
+        Command::Hostile(args) => hostile(&Ctx::new(false, 0)?, &args)?,
         Command::Fuzz(args) => fuzz::run(&Ctx::new(false, 0)?, &args)?,
         Command::Budget(args) => budget::run(&Ctx::new(false, 0)?, &args)?,
         Command::Bench(args) => bench::run(&Ctx::new(false, 0)?, &args)?,
     }
     Ok(0)
+}
+
+/// Runs the crowd, which prints what came of it.
+fn hostile(ctx: &Ctx, args: &HostileArgs) -> anyhow::Result<()> {
+    let run = [
+        "run",
+        "--locked",
+        "--release",
+        "--package",
+        "xio-tests",
+        "--example",
+        "hostile",
+        "--",
+    ];
+    let numbers = [args.frames, args.seed].map(|number| number.to_string());
+    ctx.cargo(run).args(&numbers).run()
 }

@@ -9,7 +9,7 @@ use crate::ctx::Ctx;
 use crate::fuzz::Fuzzer;
 
 /// Targets that are fuzzed.
-const TARGETS: [&str; 2] = ["ops", "hostile_peer"];
+const TARGETS: [&str; 3] = ["ops", "hostile_peer", "sim_schedule"];
 
 /// How much may go wrong in simulated worlds, and how many seeds of it are in a round.
 const LEVELS: [(&str, u64); 3] = [("none", 50), ("some", 100), ("all", 350)];

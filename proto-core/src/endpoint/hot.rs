@@ -75,7 +75,7 @@ impl Globals {
     #[inline(never)]
     pub(crate) fn has_lines(&self) -> bool {
         let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
-        lines & self.slot_line.head != NONE
+        lines & self.full_slots.head & self.slot_line.head != NONE
     }
 }
 

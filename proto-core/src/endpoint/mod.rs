@@ -184,9 +184,10 @@ pub(crate) struct Globals {
     pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
     pub(crate) waits: bool,
-    /// Sockets that wait for a receive slot: whose nexus holds none, and the others.
+    /// Sockets that wait for a receive slot: whose nexus holds none, some, all it may.
     pub(crate) first_slot: List,
     pub(crate) more_slots: List,
+    pub(crate) full_slots: List,
     /// Sockets that are not part of a transport connection yet.
     pub(crate) half_open: u32,
     /// Nexuses that take receives from the budget.
@@ -326,6 +327,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             waits: false,
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
+            full_slots: List::EMPTY,
             half_open: 0,
             receiving: 0,
             spares: [shared::Spare::NONE; TRANSPORTS_MAX],

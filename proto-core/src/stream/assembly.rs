@@ -107,7 +107,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if any_mutant!(self.g) {
             return None;
         }
-        let kept = self.kept_slots();
+        let (kept, share) = (self.kept_slots(), self.slot_share());
         let t = self.s.tables();
         let row = &t.sockets[s as usize];
         let nexus = &t.nexuses[row.nexus as usize];
@@ -120,7 +120,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if nexus.framing == Framing::TcpDual {
             return self.take_plain_head(s, frame, slots);
         }
-        self.plain_off_stream(n, frame, kept, slots)
+        self.plain_off_stream(n, frame, kept, share, slots)
             .then_some(total)
     }
 

@@ -66,13 +66,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         }
         let free = self.g.rx_slots.free();
-        for (list, first) in [(self.g.first_slot, true), (self.g.more_slots, false)] {
+        let (kept, share) = (self.kept_slots(), self.slot_share());
+        for (list, from, below, kept) in [
+            (self.g.first_slot, 0, 1, 0),
+            (self.g.more_slots, 1, share, kept),
+            (self.g.full_slots, share, u32::MAX, u32::MAX),
+        ] {
             for s in members(view, Listed::Place, list) {
                 let row = &view.sockets[s as usize];
                 assert_eq!(row.state, State::Bound, "socket {s} in line for a slot");
                 let held = view.nexuses[row.nexus as usize].held;
-                assert_eq!(held == 0, first, "socket {s} in the wrong line");
-                let kept = if first { 0 } else { self.kept_slots() };
+                let held = u32::from(held);
+                assert!(
+                    (from..below).contains(&held),
+                    "socket {s} in the wrong line"
+                );
                 assert!(free <= kept, "socket {s} waits for a slot that is free");
                 placed += 1;
             }

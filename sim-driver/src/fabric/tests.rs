@@ -31,7 +31,7 @@ fn address(n: u8) -> IpAddr {
 
 impl Pair {
     fn new(seed: u64, limits: NicLimits) -> Self {
-        let mut env = Env::new(seed);
+        let mut env = Env::new(Rng::new(seed));
         let mut fabric = Fabric::new(FabricConfig::default());
         let config = MemoryConfig {
             slot_size: 1024,

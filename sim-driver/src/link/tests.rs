@@ -30,7 +30,7 @@ struct Pair {
 
 impl Pair {
     fn new(seed: u64, config: LinkConfig, backlog: u32) -> Self {
-        let mut env = Env::new(seed);
+        let mut env = Env::new(Rng::new(seed));
         let memory = MemoryConfig {
             slot_size: 1024,
             slots: 8,

@@ -6,6 +6,7 @@
 //! this process. Ratios are printed, since times alone depend on the machine and on what else it
 //! does.
 
+mod peers;
 mod plain;
 mod xio;
 
@@ -37,6 +38,7 @@ struct Effort {
     round_trips: usize,
     messages: usize,
     large: usize,
+    shared: usize,
 }
 
 const CONTESTS: &[Contest] = &[
@@ -68,6 +70,13 @@ const CONTESTS: &[Contest] = &[
         theirs: |effort| plain::bandwidth(effort.large),
         unit: "MiB/s",
     },
+    Contest {
+        name: "requests a second of 63 peers, beside one that reads nothing",
+        wanted: Wanted::AtLeast(0.9),
+        ours: |effort| peers::rate(true, effort.shared),
+        theirs: |effort| peers::rate(false, effort.shared),
+        unit: "k/s",
+    },
 ];
 
 /// The one place where the benchmark's clock comes from.
@@ -97,6 +106,7 @@ fn main() {
         round_trips: 5_000,
         messages: 100_000,
         large: 400,
+        shared: 60_000,
     };
     let mut is_well = true;
     for contest in CONTESTS.iter().filter(|c| c.name.contains(&only)) {

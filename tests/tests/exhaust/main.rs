@@ -8,6 +8,7 @@ mod world;
 
 use search::search;
 use world::{Act, CONFIG, Case};
+use xio_proto::wire::Extensions;
 use xio_proto::{Config, Mutant};
 
 /// States of one search, at most: they are to take a minute together.
@@ -22,6 +23,7 @@ const BASE: Case = Case {
     connected: true,
     slow: false,
     stays_up: false,
+    again: false,
 };
 
 /// Nothing bad in any order.
@@ -110,6 +112,13 @@ fn close_without_credits() {
     finds("close without credits", Mutant::OutcomeLost, &case);
 }
 
+/// Nine messages, and the end.
+const MESSAGES: [Act; 10] = {
+    let mut acts = [Act::OneWay; 10];
+    acts[9] = Act::Close;
+    acts
+};
+
 /// Credits of the application at depths that nothing but closing gets beyond.
 #[test]
 fn credits_of_messages() {
@@ -120,7 +129,8 @@ fn credits_of_messages() {
                 flow_control: true,
                 ..CONFIG
             },
-            scripts: [&[Act::OneWay, Act::OneWay, Act::OneWay, Act::Close], &[]],
+            // One more than there is credit for.
+            scripts: [&MESSAGES[8 - usize::from(depth)..], &[]],
             ..BASE
         };
         holds(&format!("credits of {depth} messages"), &case);
@@ -177,6 +187,98 @@ fn cancel_against_answer() {
     };
     holds("cancel against answer", &case);
     finds("cancel against answer", Mutant::ReturnedByDevice, &case);
+}
+
+/// With peers that understand CANCEL: the responder's user has it, answers it, or never hears of it.
+#[test]
+fn cancel_at_the_peer_against_answer() {
+    let config = Config {
+        extensions: Extensions::CANCEL,
+        ..CONFIG
+    };
+    let at_once = Case {
+        config,
+        scripts: [&[Act::Request, Act::Cancel(1), Act::Close], &[]],
+        slow: true,
+        ..BASE
+    };
+    holds("cancel at the peer", &at_once);
+    let kept = Case {
+        scripts: [
+            &[Act::Request, Act::Cancel(1), Act::Close],
+            &[Act::Answer, Act::Close],
+        ],
+        keeps: true,
+        slow: false,
+        ..at_once.clone()
+    };
+    holds("cancel at the peer, whose user has it", &kept);
+    finds("cancel at the peer", Mutant::ReturnedByDevice, &at_once);
+    let two = Case {
+        scripts: [
+            &[Act::Request, Act::Request, Act::Cancel(2), Act::Close],
+            &[],
+        ],
+        slow: false,
+        ..at_once
+    };
+    holds("cancel at the peer, one of two", &two);
+}
+
+/// The deadline travels: what comes too late is not shown.
+#[test]
+fn deadline_that_travels_against_completion() {
+    let case = Case {
+        config: Config {
+            extensions: Extensions::DEADLINE,
+            ..CONFIG
+        },
+        scripts: [&[Act::Hurry, Act::Close], &[]],
+        times: 2,
+        slow: true,
+        ..BASE
+    };
+    holds("deadline that travels", &case);
+    finds("deadline that travels", Mutant::DeadlineIgnored, &case);
+}
+
+/// The connection is lost at any moment, and made anew: nothing comes twice, all has its outcome.
+#[test]
+fn reconnect_against_loss() {
+    let config = Config {
+        rx_slots: 32,
+        tx_slots: 16,
+        reconnects_per_second: 1000,
+        ..CONFIG
+    };
+    let case = Case {
+        config,
+        scripts: [&[Act::Request, Act::Request, Act::Close], &[Act::Lose]],
+        times: 2,
+        again: true,
+        ..BASE
+    };
+    holds("reconnect against loss", &case);
+    let both = Case {
+        scripts: [
+            &[Act::Request, Act::Lose, Act::Close],
+            &[Act::OneWay, Act::Lose],
+        ],
+        ..case.clone()
+    };
+    holds("reconnect against two losses", &both);
+    let restart = Case {
+        scripts: [&[Act::Request, Act::Request, Act::Close], &[Act::Restart]],
+        ..case.clone()
+    };
+    holds("reconnect against restart", &restart);
+    let kept = Case {
+        scripts: [&[Act::Request, Act::Lose, Act::Close], &[]],
+        keeps: true,
+        ..case
+    };
+    holds("reconnect with a request at the peer", &kept);
+    finds("reconnect", Mutant::RepeatedSilently, &kept);
 }
 
 #[test]

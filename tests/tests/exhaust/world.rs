@@ -9,10 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use xio_proto::storage::Counts;
+use xio_proto::wire::Extensions;
 use xio_proto::{
     CmKind, Completion, Config, ConnectOptions, ConnectionId, Data, Endpoint, Event, FreeRows,
-    Instant, ListenOptions, ListenerId, Message, NexusId, RequestOptions, Segment, SegmentSpan,
-    SessionOpen, SlotId, Slots, TaskId, TransportId, TransportLimits, WorkStatus, WrId,
+    Instant, ListenOptions, ListenerId, Message, NexusId, Reconnect, RequestOptions, Segment,
+    SegmentSpan, SessionOpen, SlotId, Slots, TaskId, TransportId, TransportLimits, WorkStatus,
+    WrId,
 };
 use xio_tests::tables::BoxedTables;
 
@@ -45,6 +47,8 @@ pub(crate) enum Act {
     Answer,
     /// Closes its connection.
     Close,
+    /// Nothing of its own: what connects the two is lost.
+    Lose,
     /// Everything of this side is gone; a new endpoint takes its place.
     Restart,
 }
@@ -67,7 +71,17 @@ pub(crate) struct Case {
     pub(crate) slow: bool,
     /// Good connections must all be up when nothing is left to do.
     pub(crate) stays_up: bool,
+    /// Connections that are lost are made anew.
+    pub(crate) again: bool,
 }
+
+/// Pauses are short beside [`SOON`].
+const AGAIN: Reconnect = Reconnect {
+    attempts_max: 3,
+    give_up_after: None,
+    first_delay: Duration::from_millis(2),
+    max_delay: Duration::from_millis(8),
+};
 
 /// One thing that happens.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -122,9 +136,10 @@ struct Done {
     frame: Vec<u8>,
 }
 
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Told {
-    Asked { from: usize },
+    Asked { from: usize, private: Vec<u8> },
+    Accepted(usize, Vec<u8>),
     Kind(usize, CmKind),
 }
 
@@ -177,6 +192,7 @@ pub(crate) struct World {
     config: Rc<Config>,
     stays_up: bool,
     slow: bool,
+    again: bool,
 }
 
 fn address(side: usize) -> SocketAddr {
@@ -193,6 +209,7 @@ pub(crate) const CONFIG: Config = Config {
     min_grant: 5,
     queue_messages: 16,
     keepalive: None,
+    extensions: Extensions::empty(),
     ..Config::new(0, 14, 8)
 };
 
@@ -293,6 +310,7 @@ impl World {
             config: Rc::new(case.config.clone()),
             stays_up: case.stays_up,
             slow: case.slow,
+            again: case.again,
         };
         for i in 0..2 {
             world.settle(i);
@@ -342,7 +360,7 @@ impl World {
         let user = &self.sides[i].user;
         match self.scripts[i][user.at] {
             Act::Connect => user.open.is_empty() || self.stays_up,
-            Act::Restart | Act::Answer => true,
+            Act::Restart | Act::Answer | Act::Lose => true,
             Act::Cancel(number) => user.sent.contains_key(&number),
             Act::Request | Act::Hurry | Act::OneWay | Act::Close => {
                 user.connection.is_some() || (user.open.is_empty() && user.at > 0)
@@ -471,7 +489,10 @@ impl World {
                     uri: "rdma://x",
                     private: b"",
                 };
-                let options = ConnectOptions::new(user);
+                let options = ConnectOptions {
+                    reconnect: self.again.then_some(AGAIN),
+                    ..ConnectOptions::new(user)
+                };
                 let connection = side
                     .core
                     .connect(
@@ -510,7 +531,19 @@ impl World {
                 }
             }
             Act::Restart => self.restart(i),
+            Act::Lose => self.lose(i),
         }
+    }
+
+    fn lose(&mut self, i: usize) {
+        for p in 0..self.sides[i].pairs.len() {
+            let pair = &self.sides[i].pairs[p];
+            if let (true, Some(peer)) = (pair.connected, pair.peer) {
+                self.lost(1 - i, peer, true);
+                self.lost(i, p, true);
+            }
+        }
+        self.settle(1 - i);
     }
 
     fn send(&mut self, i: usize, act: Act) {
@@ -570,7 +603,7 @@ impl World {
             }
         }
         for told in old.told {
-            if let Told::Asked { from } = told {
+            if let Told::Asked { from, .. } = told {
                 self.refuse(1 - i, from);
             }
         }

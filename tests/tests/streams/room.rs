@@ -155,6 +155,50 @@ fn whoever_waits_for_a_slot_gets_one_in_turn() {
     }
 }
 
+/// One whose messages are all kept has half of the slots, and no more; another that sends as many goes
+/// on. What the first has left over comes when something is let go, in order.
+#[test]
+fn nobody_has_more_than_half_of_the_slots() {
+    for dual in [false, true] {
+        for cut in [Cut::Whole, Cut::Every(13), Cut::random(9, 200)] {
+            let roomy = |i| Config::new(i, if i == 1 { 160 } else { 400 }, 256);
+            let mut world = tcp_with(roomy, cut);
+            let free = free_rows(&mut world);
+            let mut talk = Talk::open(&mut world, dual);
+            talk.keep[1] = true;
+            for user in 0..100 {
+                talk.say(&mut world, 0, &Say::one_way(user));
+                talk.settle(&mut world);
+            }
+            assert_eq!(talk.kept[1].len(), 80);
+            let hoard = std::mem::take(&mut talk.kept[1]);
+            talk.keep[1] = false;
+            let hog = talk.connections[0];
+            talk.connections[0] = Some(Talk::dial_with(&mut world, &own_nexus(dual)));
+            for user in 0..120 {
+                talk.say(&mut world, 0, &Say::one_way(1000 + user));
+                talk.settle(&mut world);
+            }
+            assert_eq!(talk.count(1, "one-way"), 80 + 120);
+            assert!(world.unread(1) > 0);
+            for (task, _) in hoard {
+                world.sides[1].endpoint.release(task).unwrap();
+                talk.settle(&mut world);
+            }
+            let texts = talk.heard[1].iter().filter(|t| t.starts_with("one-way"));
+            let users: Vec<u64> = texts
+                .map(|text| number(text))
+                .filter(|n| *n < 1000)
+                .collect();
+            assert_eq!(users, (0..100).collect::<Vec<u64>>());
+            let (now, hog) = (world.now, hog.unwrap());
+            world.sides[0].endpoint.close(now, hog).unwrap();
+            talk.close(&mut world, 0);
+            assert_eq!(free_rows(&mut world), free);
+        }
+    }
+}
+
 fn number(text: &str) -> u64 {
     text.split([' ', ':']).nth(1).unwrap().parse().unwrap()
 }

@@ -95,19 +95,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// A frame off a stream that is a plain message, and lies in no slot yet: the next free one is
-    /// taken for it, beyond the `kept` ones that are for transport connections without any. False:
-    /// it is not, or there is none, and nothing changed.
+    /// taken for it, beyond the `kept` ones that are for transport connections without any, unless this
+    /// one has its `share`. False: it is not, or there is none, and nothing changed.
     #[inline(always)]
     pub(crate) fn plain_off_stream(
         &mut self,
         n: u32,
         frame: &[u8],
         kept: u32,
+        share: u32,
         slots: &mut impl Slots,
     ) -> bool {
         let mut hot = self.hot();
-        let nexus = &hot.nexuses[n as usize];
-        if nexus.held > 0 && hot.g.rx_slots.free() <= kept {
+        let held = u32::from(hot.nexuses[n as usize].held);
+        if held > 0 && (hot.g.rx_slots.free() <= kept || held >= share) {
             return false;
         }
         let Some(slot) = hot.g.rx_slots.next(hot.slots) else {

@@ -135,13 +135,22 @@ impl World {
                     side.core.handle_cm(now, nexus, CmEvent::plain(kind));
                 }
             }
-            Told::Asked { from } => {
+            Told::Accepted(p, private) => {
+                if let Some(nexus) = side.pairs[p].id {
+                    let event = CmEvent {
+                        private: &private,
+                        ..CmEvent::plain(CmKind::Established)
+                    };
+                    side.core.handle_cm(now, nexus, event);
+                }
+            }
+            Told::Asked { from, private } => {
                 let request = ConnectRequest {
                     listener: side.listener,
                     peer: address(1 - i),
                     local: None,
                     framing: Framing::Rdma,
-                    private: &[],
+                    private: &private,
                 };
                 match side.core.handle_connect_request(now, TRANSPORT, &request) {
                     Ok(nexus) => {
@@ -183,11 +192,12 @@ impl World {
                 };
                 side.core.handle_queue_pair(now, nexus, Ok(()));
             }
-            Control::Connect { nexus, .. } => {
-                let from = nexus.index();
-                self.sides[1 - i].told.push_back(Told::Asked { from });
+            Control::Connect { nexus, params } => {
+                let (from, private) = (nexus.index(), params.private.as_slice().to_vec());
+                let asked = Told::Asked { from, private };
+                self.sides[1 - i].told.push_back(asked);
             }
-            Control::Accept { nexus, .. } => {
+            Control::Accept { nexus, params } => {
                 let p = nexus.index();
                 let Some(peer) = self.sides[i].pairs[p].peer else {
                     // Who asked is gone.
@@ -196,11 +206,12 @@ impl World {
                         .push_back(Told::Kind(p, CmKind::ConnectError));
                     return;
                 };
-                for (side, p) in [(i, p), (1 - i, peer)] {
+                let private = params.private.as_slice().to_vec();
+                let here = Told::Kind(p, CmKind::Established);
+                for (side, p, told) in [(i, p, here), (1 - i, peer, Told::Accepted(peer, private))]
+                {
                     self.sides[side].pairs[p].connected = true;
-                    self.sides[side]
-                        .told
-                        .push_back(Told::Kind(p, CmKind::Established));
+                    self.sides[side].told.push_back(told);
                 }
             }
             Control::Reject { nexus, .. } => {
@@ -218,8 +229,9 @@ impl World {
                 let side = &mut self.sides[i];
                 side.pairs[p] = Pair::default();
                 side.done.retain(|done| done.pair != p);
-                side.told
-                    .retain(|told| !matches!(told, Told::Kind(of, _) if *of == p));
+                side.told.retain(
+                    |told| !matches!(told, Told::Kind(of, _) | Told::Accepted(of, _) if *of == p),
+                );
                 side.core.handle_destroyed(now, nexus);
             }
             _ => {}

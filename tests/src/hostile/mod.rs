@@ -5,11 +5,10 @@
 //! What is checked is what no peer may bring about: a panic, a broken invariant, a row that does
 //! not come back when the transport connection is gone.
 
-use xio_proto::wire::{
-    Cancel, CreditNop, Framing, Kind, NexusSetupRequest, Op, ReadAck, RequestFields,
-    ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags, SessionSetupRequest,
-    SetupParams, Sge, TransportFlags, encode_request, encode_response,
-};
+mod forge;
+pub mod sockets;
+
+use xio_proto::wire::Framing;
 use xio_proto::{
     CmEvent, CmKind, Completion, Config, ConnectRequest, ConnectionId, Control, Endpoint, Event,
     Instant, ListenOptions, ListenerId, Message, NexusId, RequestOptions, Segment, SessionId,
@@ -17,6 +16,8 @@ use xio_proto::{
 };
 
 use crate::tables::BoxedTables;
+
+pub use forge::Voice;
 
 /// Decisions, taken from bytes; zero when there are no more.
 #[derive(Debug)]
@@ -75,22 +76,13 @@ impl Slots for Memory {
     }
 }
 
-/// What the hostile peer knows of one transport connection.
+/// A hostile peer at the other end of one transport connection.
 #[derive(Default)]
 struct Peer {
     nexus: Option<NexusId>,
     receives: Vec<(WrId, SlotId)>,
     sends: Vec<(WrId, bool)>,
-    sn: u16,
-    session_sn: u16,
-    serial: u64,
-    session: u32,
-    set_up: bool,
-    answer_sn: u16,
-    /// Task ids that our side used.
-    tids: Vec<u32>,
-    /// Its requests that are not answered: task id and serial number.
-    asked: Vec<(u32, u64)>,
+    voice: Voice,
 }
 
 /// One endpoint among enemies.
@@ -242,11 +234,11 @@ impl Hostile {
                     (tid, u64::from_be_bytes(serial))
                 });
                 let peer = self.peer(nexus);
-                peer.asked.extend(asked);
-                peer.tids.extend([tid, late]);
+                peer.voice.asked.extend(asked);
+                peer.voice.tids.extend([tid, late]);
                 peer.sends.push((wr, signaled));
                 if let Some(session) = session {
-                    peer.session = session;
+                    peer.voice.session = session;
                 }
             }
             Work::Read {
@@ -321,7 +313,7 @@ impl Hostile {
             return;
         }
         let mut frame = [0; SLOT_SIZE];
-        let len = forge(&mut self.peers[p], choices, &mut frame);
+        let len = self.peers[p].voice.forge(choices, &mut frame);
         let (wr, slot) = self.peers[p].receives.remove(0);
         let mut len = len.min(1024);
         if choices.below(60) == 0 {
@@ -485,266 +477,6 @@ impl Hostile {
         }
         self.drain();
     }
-}
-
-/// Writes a frame of a kind that may or may not be possible now.
-fn forge(peer: &mut Peer, choices: &mut Choices<'_>, frame: &mut [u8]) -> usize {
-    let kind = Kind::ALL[choices.below(Kind::ALL.len())];
-    // Most frames of a hostile peer should get past the first checks.
-    let kind = match choices.below(24) {
-        0 => kind,
-        _ if !peer.set_up => Kind::NexusSetupReq,
-        _ if peer.session == 0 => Kind::SessionSetupReq,
-        1..=6 if !peer.asked.is_empty() => Kind::MsgRsp,
-        7 => Kind::CreditNop,
-        8 => Kind::KeepaliveReq,
-        9 => Kind::FinReq,
-        10 => Kind::AckReq,
-        11..=14 => Kind::OneWayReq,
-        _ => Kind::MsgReq,
-    };
-    peer.set_up |= kind == Kind::NexusSetupReq;
-    match kind {
-        Kind::NexusSetupReq | Kind::NexusSetupRsp => {
-            let params = SetupParams {
-                credits: choices.byte().into(),
-                sq_depth: 5,
-                rq_depth: choices.byte().into(),
-                buffer_size: 512 + u64::from(choices.byte()) * 8,
-                max_in_sges: choices.below(5) as u32,
-                max_out_sges: choices.below(5) as u32,
-                max_header: choices.byte().into(),
-                pad: 0,
-            };
-            let rkeys = RkeyTable::default();
-            let flags = u16::from(choices.below(8) == 0);
-            let setup = NexusSetupRequest {
-                flags,
-                cid: 0,
-                params,
-                rkeys,
-            };
-            setup.encode(frame, xio_proto::wire::Dialect::Rdma)
-        }
-        Kind::CreditNop => {
-            let credits = choices.byte().into();
-            CreditNop {
-                sn: peer.sn,
-                ack_sn: 0,
-                credits,
-            }
-            .encode(frame)
-        }
-        Kind::ReadAck => {
-            let rtid = choices.pick(&peer.tids).unwrap_or(0);
-            ReadAck { rtid }.encode(frame)
-        }
-        _ if kind.is_request() => forge_request(peer, choices, frame, kind),
-        _ => forge_response(peer, choices, frame, kind),
-    }
-}
-
-fn numbers(peer: &mut Peer, choices: &mut Choices<'_>, kind: Kind) -> (u16, SessionFields) {
-    let sn = peer.sn;
-    peer.sn = sn.wrapping_add(1);
-    let mut session = SessionFields {
-        dest_session: peer.session,
-        flags: SessionFlags::from_bits_retain(match choices.below(4) {
-            0 => choices.word() & 0x1c03,
-            1 => 0x1800,
-            _ => 0x1000,
-        }),
-        serial: peer.serial,
-        ..SessionFields::default()
-    };
-    if kind.is_application() || kind == Kind::AckReq {
-        session.sn = peer.session_sn;
-        if kind.is_request() {
-            peer.session_sn = peer.session_sn.wrapping_add(1);
-            peer.serial += 1;
-        } else {
-            session.sn = peer.answer_sn;
-            peer.answer_sn = peer.answer_sn.wrapping_add(1);
-        }
-    }
-    if kind.is_request() {
-        session.flags &= SessionFlags::from_bits_retain(0x403);
-    }
-    if choices.below(32) == 0 {
-        session.dest_session = choices.word();
-    }
-    (sn, session)
-}
-
-fn some_sges(choices: &mut Choices<'_>, n: usize) -> Vec<Sge> {
-    let mut sge = || Sge {
-        addr: choices.word().into(),
-        len: 1 + (choices.word() >> choices.below(32)) % 8000,
-        rkey: 1,
-    };
-    (0..n).map(|_| sge()).collect()
-}
-
-/// Payload of a control request, written behind the headers; its length.
-fn forge_payload(choices: &mut Choices<'_>, frame: &mut [u8], kind: Kind, sn: u16) -> u16 {
-    if kind == Kind::SessionSetupReq {
-        let uri_len = choices.below(30);
-        let setup = SessionSetupRequest {
-            session_id: choices.byte().into(),
-            snd_bytes: 1 << 20,
-            rcv_bytes: 1 << 20,
-            snd_msgs: 10,
-            rcv_msgs: 10,
-            uri: &[b'u'; 30][..uri_len],
-            private: b"pd",
-        };
-        setup.encode(frame).expect("fits") as u16
-    } else if kind == Kind::CancelReq {
-        let cancel = Cancel {
-            sn,
-            result: 0,
-            requester: 1,
-            responder: 2,
-            serial: 3,
-        };
-        cancel.encode(frame) as u16
-    } else if kind.is_application() {
-        choices.below(40) as u16
-    } else {
-        0
-    }
-}
-
-fn forge_request(
-    peer: &mut Peer,
-    choices: &mut Choices<'_>,
-    frame: &mut [u8],
-    kind: Kind,
-) -> usize {
-    let (sn, session) = numbers(peer, choices, kind);
-    let at = 300;
-    let header_len = forge_payload(choices, &mut frame[at..], kind, sn);
-    let read = kind.is_application() && choices.below(4) == 0;
-    let (n_in, n_out) = match kind {
-        Kind::MsgReq => (
-            choices.below(4),
-            if read { 1 + choices.below(3) } else { 0 },
-        ),
-        Kind::OneWayReq => (0, if read { 1 + choices.below(3) } else { 0 }),
-        _ => (0, 0),
-    };
-    let data_len = if read || !kind.is_application() {
-        0
-    } else {
-        choices.below(200) as u64
-    };
-    let head = RequestFields {
-        flags: TransportFlags::from_bits_retain(choices.byte() & 0x13),
-        sn,
-        ack_sn: 0,
-        credits: choices.below(20) as u16,
-        ltid: choices.word(),
-        in_op: if n_in > 0 && choices.below(2) == 0 {
-            Op::Write
-        } else {
-            Op::Send
-        },
-        out_op: if read { Op::Read } else { Op::Send },
-        in_sges: 0,
-        out_sges: 0,
-        header_len,
-        pad_len: 0,
-        data_len,
-    };
-    let (ins, outs) = (some_sges(choices, n_in), some_sges(choices, n_out));
-    let start = encode_request(
-        frame,
-        at,
-        Framing::Rdma,
-        kind,
-        &session,
-        &head,
-        ins.into_iter(),
-        outs.into_iter(),
-        true,
-    );
-    let end = at + usize::from(header_len) + data_len as usize;
-    frame.copy_within(start..end, 0);
-    end - start
-}
-
-fn forge_response(
-    peer: &mut Peer,
-    choices: &mut Choices<'_>,
-    frame: &mut [u8],
-    kind: Kind,
-) -> usize {
-    let (sn, session) = numbers(peer, choices, kind);
-    let at = 300;
-    let application = kind == Kind::MsgRsp;
-    let op = match choices.below(4) {
-        0 if application => Op::Write,
-        1 if application => Op::Read,
-        _ => Op::Send,
-    };
-    let last = choices.pick(&peer.tids).unwrap_or(0);
-    let rtid = if choices.below(8) == 0 {
-        choices.word()
-    } else {
-        last
-    };
-    let header_len = if application {
-        choices.below(20) as u16
-    } else {
-        0
-    };
-    let data_len = match op {
-        Op::Send if application => choices.below(100) as u64,
-        Op::Write => u64::from(choices.word() >> choices.below(32)),
-        _ => 0,
-    };
-    let head = ResponseFields {
-        sn,
-        ack_sn: 0,
-        credits: choices.below(20) as u16,
-        rtid,
-        ltid: choices.word(),
-        op,
-        sges: 0,
-        status: if choices.below(4) == 0 {
-            choices.word()
-        } else {
-            0
-        },
-        header_len,
-        pad_len: 0,
-        data_len,
-    };
-    let framing = Framing::Rdma;
-    let start = match op {
-        Op::Send => {
-            let list = ResponseList::none();
-            encode_response(frame, at, framing, kind, &session, &head, list, true)
-        }
-        Op::Write => {
-            let list = ResponseList::lengths([data_len as u32].into_iter());
-            encode_response(frame, at, framing, kind, &session, &head, list, true)
-        }
-        Op::Read => {
-            let len = choices.word() >> choices.below(32);
-            let sge = Sge {
-                addr: 77,
-                len,
-                rkey: 1,
-            };
-            let list = ResponseList::sges([sge].into_iter());
-            encode_response(frame, at, framing, kind, &session, &head, list, true)
-        }
-    };
-    let data = if op == Op::Send { data_len as usize } else { 0 };
-    let end = at + usize::from(header_len) + data;
-    frame.copy_within(start..end, 0);
-    end - start
 }
 
 /// Runs one life of an endpoint among enemies, as the bytes say.
