@@ -60,6 +60,10 @@ pub enum Mutant {
     CancelledOther,
     /// A request that was cancelled is answered, and shown to its user too.
     CancelledShown,
+    /// One request more than the peer never got is sent again.
+    ResumedOneMore,
+    /// What comes of an earlier life is taken although the peer was told where it ended.
+    OldLifeServed,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
 }
@@ -67,7 +71,7 @@ pub enum Mutant {
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// The faults that checkers find within 200 seeds.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -93,16 +97,18 @@ impl Mutant {
         Self::CancelledOther,
         Self::CancelledShown,
         Self::WaitStretched,
+        Self::ResumedOneMore,
     ];
 
     /// Those that no checker finds within so many seeds yet: an attempt too many, or too early for
     /// the endpoint, shows only where all others fail; an earlier life that goes on, only where its
     /// transport connection outlives the restart.
-    pub const HARD: [Self; 4] = [
+    pub const HARD: [Self; 5] = [
         Self::AttemptsUnbounded,
         Self::OneAttemptMore,
         Self::StoppedEarly,
         Self::RestartMissed,
+        Self::OldLifeServed,
     ];
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct Pool {
     fresh: u32,
     end: u32,
     free: u32,
+    /// Rows whose content may still be wanted: they are taken when nothing else is left, the
+    /// oldest first.
+    kept: Queue,
 }
 
 impl Pool {
@@ -48,6 +51,7 @@ impl Pool {
             fresh: first,
             end: first + count,
             free: count,
+            kept: Queue::EMPTY,
         }
     }
     #[inline]
@@ -80,7 +84,30 @@ impl Pool {
             self.free -= 1;
             return Some((index, &mut rows[index as usize]));
         }
-        None
+        self.take_kept(rows)
+    }
+    #[cold]
+    #[inline(never)]
+    fn take_kept<'a, R: Row>(&mut self, rows: &'a mut [R]) -> Option<(u32, &'a mut R)> {
+        let index = self.kept.head;
+        let row = rows.get_mut(index as usize)?;
+        self.kept.head = *row.next_free();
+        self.free -= 1;
+        Some((index, row))
+    }
+    /// Gives a row back as [`give`](Self::give) does, whose content may still be wanted.
+    pub(crate) fn give_kept<R: Row>(&mut self, rows: &mut [R], index: u32) {
+        let row = &mut rows[index as usize];
+        *row.generation() = row.generation().wrapping_add(1);
+        *row.next_free() = NONE;
+        if self.kept.is_empty() {
+            self.kept.head = index;
+        } else {
+            *rows[self.kept.tail as usize].next_free() = index;
+        }
+        self.kept.tail = index;
+        self.free += 1;
+        debug_assert!(self.free <= self.end);
     }
     /// The row that would be taken now.
     #[inline(always)]

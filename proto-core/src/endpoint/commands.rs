@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use super::Endpoint;
 use crate::config::{ConnectOptions, ListenOptions};
-use crate::entries::{Connection, Frames, Listener, Session};
+use crate::entries::{Connection, Frames, Listener, Past, Session};
 use crate::error::{CommandError, Length, Reason, Refusal, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
@@ -518,8 +518,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn give_session(&mut self, s: u32) {
         self.disarm(crate::timer::Timer::Session(s));
         let t = self.s.tables();
-        t.sessions[s as usize].state = session::State::Vacant;
-        self.g.sessions.give(t.sessions, s);
+        let row = &mut t.sessions[s as usize];
+        row.state = session::State::Vacant;
+        if row.past.is_life() {
+            self.g.sessions.give_kept(t.sessions, s);
+        } else {
+            row.past = Past::NONE;
+            self.g.sessions.give(t.sessions, s);
+        }
         self.one_less();
     }
 

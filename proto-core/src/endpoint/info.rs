@@ -128,6 +128,8 @@ pub struct Counters {
     pub stop_aborted: u64,
     /// Transport connections that ended because their peer was started again.
     pub restarts_seen: u64,
+    /// Times that a peer said what it got of a connection's life before, and that it was told.
+    pub resumes: u64,
     /// Messages whose deadline passed before their outcome.
     pub timed_out: u64,
     /// Messages that the user cancelled before their outcome.

@@ -30,6 +30,7 @@ mod portal;
 mod receive;
 mod reconnect;
 mod rendezvous;
+mod resume;
 mod send;
 mod session;
 mod shared;
