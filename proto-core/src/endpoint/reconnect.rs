@@ -353,6 +353,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         task.flags.insert(TaskFlags::QUEUED);
         if repeated {
             task.flags.insert(TaskFlags::REPEATED);
+        } else {
+            self.trace.mark("request of an earlier life sent again");
         }
         if task.flags.contains(TaskFlags::RECEIPT_DONE) {
             // The user has had its receipt.
