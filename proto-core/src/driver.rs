@@ -337,6 +337,7 @@ pub trait Driver {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
+        self.tell_time(connection, options.deadline);
         self.submit(&[message.data, options.into], |p| {
             p.endpoint.send(connection, message, options)
         })
@@ -348,6 +349,7 @@ pub trait Driver {
         message: &Message<'_>,
         options: &RequestOptions<'_>,
     ) -> Result<TaskId, CommandError> {
+        self.tell_time(connection, options.deadline);
         self.submit(&[message.data, options.into], |p| {
             p.endpoint.send_one_way(connection, message, options)
         })
@@ -375,6 +377,7 @@ pub trait Driver {
         user: u64,
         deadline: Option<Instant>,
     ) -> Result<TaskId, CommandError> {
+        self.tell_time(connection, deadline);
         self.submit(&[local], |p| {
             p.endpoint.read(connection, local, remote, user, deadline)
         })
@@ -388,6 +391,7 @@ pub trait Driver {
         user: u64,
         deadline: Option<Instant>,
     ) -> Result<TaskId, CommandError> {
+        self.tell_time(connection, deadline);
         self.submit(&[local], |p| {
             p.endpoint.write(connection, local, remote, user, deadline)
         })
@@ -502,6 +506,15 @@ pub trait Driver {
             let endpoint = p.endpoint;
             endpoint.join(now, session, transport, portal, options)
         })
+    }
+    /// Tells the endpoint the time before a message with a deadline: it knows that of its last input
+    /// only, which may be long ago.
+    #[doc(hidden)]
+    fn tell_time(&mut self, connection: ConnectionId, deadline: Option<Instant>) {
+        if deadline.is_some() || self.look(|endpoint| endpoint.has_deadline(connection)) {
+            let now = self.now();
+            self.with(Key(()), |p| p.endpoint.handle_clock(now));
+        }
     }
     /// Runs a command that names memory, and notes which buffers it took.
     #[doc(hidden)]

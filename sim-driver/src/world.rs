@@ -221,6 +221,7 @@ impl<U: User> World<U> {
         if node.dead {
             return;
         }
+        node.driver.tell_clock(&self.env);
         let mut desk = node.driver.desk(&mut self.env, &mut self.ledger);
         act(&mut node.user, node.driver.core_mut(), &mut desk);
         self.with(number, |driver, hands| driver.wake(hands));

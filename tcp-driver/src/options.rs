@@ -21,7 +21,8 @@ pub struct Options {
     /// some ten microseconds spare peers that answer fast the time to fall asleep and wake up, at
     /// the price of a busy core.
     pub spin: Duration,
-    /// Bytes read from one socket before others get a turn, at least 1.
+    /// Bytes read from one connection before others get a turn, at least 1; where several have
+    /// something to be read they share it, down to `staging` bytes for each.
     pub read_budget: usize,
     /// Bytes written to one transport connection before others get a turn, at least 1.
     pub write_budget: usize,
@@ -46,7 +47,7 @@ impl Default for Options {
             user_timeout: None,
             keepalive: None,
             spin: Duration::ZERO,
-            read_budget: 256 << 10,
+            read_budget: 1 << 20,
             write_budget: 1 << 20,
             accept_budget: 64,
             staging: 64 << 10,

@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{connect, driver, echo, listen, request, run};
-use xio_proto::{Event, Reason};
-use xio_tcp::{Driver, Options};
+use xio_proto::{Config, ConnectionPolicy, Event, Message, Reason, RequestOptions};
+use xio_tcp::{Driver, Options, TcpDriver};
 
 fn hello(address: &str, dual: bool) {
     let mut server = driver(0, Options::default());
@@ -53,6 +55,64 @@ fn one_request_over_one_stream_and_over_two() {
 fn one_request_over_ipv6() {
     hello("[::1]:0", false);
     hello("[::1]:0", true);
+}
+
+#[test]
+fn deadlines_count_from_the_command() {
+    const MOST: Duration = Duration::from_secs(5);
+    let mut server = driver(0, Options::default());
+    let mut config = Config::new(1, 160, 160);
+    config.policy = ConnectionPolicy {
+        deadline: Some(MOST),
+        ..ConnectionPolicy::ASK
+    };
+    let counts = TcpDriver::counts(&config, 8);
+    let mut client = TcpDriver::new(config, &counts, Options::default()).expect("they work");
+    let (_, at) = listen(&mut server, "127.0.0.1:0");
+    let connection = connect(&mut client, at, false);
+    let established = |is_server: bool, side: &mut TcpDriver, event| match event {
+        Event::Established { .. } if !is_server => true,
+        other => {
+            echo(side, other);
+            false
+        }
+    };
+    run(&mut server, &mut client, established);
+    for own in [false, true] {
+        // Nothing came to the client for longer than a message of its may take.
+        let now = client.now().after(2 * MOST);
+        client.hold_time(now);
+        let options = RequestOptions {
+            deadline: own.then(|| now.after(MOST)),
+            ..RequestOptions::default()
+        };
+        let message = Message {
+            user: 7,
+            ..Message::default()
+        };
+        client.send(connection, &message, &options).expect("room");
+        let mut asked = 0;
+        run(&mut server, &mut client, |is_server, side, event| {
+            match event {
+                Event::Request { task, .. } => {
+                    let due = side.look(|endpoint| endpoint.deadline_of(task));
+                    let due = due.expect("known").expect("it has one");
+                    assert!(due <= side.now().after(MOST), "{due:?}");
+                    asked += 1;
+                }
+                Event::Response { task, user: 7, .. } => {
+                    side.release(task).expect("ours");
+                    return true;
+                }
+                _ => assert!(is_server, "{event:?}"),
+            }
+            if is_server {
+                echo(side, event);
+            }
+            false
+        });
+        assert_eq!(asked, 1);
+    }
 }
 
 #[test]

@@ -772,6 +772,9 @@ impl World for Rig {
     fn now(&self) -> Instant {
         self.now
     }
+    fn clock(&mut self) -> &mut Instant {
+        &mut self.now
+    }
     fn run(&mut self) {
         Self::run(self);
     }

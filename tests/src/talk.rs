@@ -15,6 +15,8 @@ pub trait World {
     fn sides(&mut self) -> &mut [Side; 2];
     /// The time.
     fn now(&self) -> Instant;
+    /// The time, to change.
+    fn clock(&mut self) -> &mut Instant;
     /// Lets everything happen that needs no time.
     fn run(&mut self);
     /// Moves time to the next deadline; false when there is none.
@@ -31,6 +33,9 @@ macro_rules! world {
             }
             fn now(&self) -> Instant {
                 self.now
+            }
+            fn clock(&mut self) -> &mut Instant {
+                &mut self.now
             }
             fn run(&mut self) {
                 Self::run(self);

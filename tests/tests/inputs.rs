@@ -418,6 +418,7 @@ fn reports(now: Instant) -> Vec<Input<'static>> {
         },
         Input::RegionRevoked { now, region },
         Input::Timeout { now },
+        Input::Clock { now },
     ]
 }
 

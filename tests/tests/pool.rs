@@ -91,6 +91,9 @@ impl World for Any {
     fn now(&self) -> xio_proto::Instant {
         each!(self, world => world.now())
     }
+    fn clock(&mut self) -> &mut xio_proto::Instant {
+        each!(self, world => world.clock())
+    }
     fn run(&mut self) {
         each!(self, world => World::run(world));
     }

@@ -282,6 +282,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.g.now
     }
 
+    /// Whether messages of a connection that are sent without a deadline have one by its
+    /// [policy](crate::ConnectionPolicy::deadline): the time is to be
+    /// [told](Self::handle_clock) before they are. False for a connection that is not known.
+    pub fn has_deadline(&self, connection: ConnectionId) -> bool {
+        let row = self.s.view().connections.get(connection.index());
+        let row = row.filter(|c| c.generation == connection.generation());
+        row.is_some_and(|c| c.policy.deadline.is_some())
+    }
+
     /// What is known of a connection.
     ///
     /// # Errors

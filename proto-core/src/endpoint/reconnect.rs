@@ -218,7 +218,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if now >= retry.at.after(retry.policy.max_delay) {
                 retry.backoff = 0;
             }
-            (retry.attempts, retry.told, retry.at) = (0, false, now);
+            // Attempts count from when the user hears of the loss: it may still have to hear after
+            // how many the life that is lost now began.
+            (retry.told, retry.at) = (false, now);
             self.set_retry(c, &retry);
         }
         if from != State::Online {
@@ -379,7 +381,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         if let Some(mut retry) = self.retry(c) {
-            retry.told = true;
+            (retry.attempts, retry.told) = (0, true);
             self.set_retry(c, &retry);
         }
         self.leave_session(c);

@@ -40,6 +40,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.bound_of_stop();
     }
 
+    /// Tells the time, and does nothing about it. For commands without a time of their own, of which
+    /// deadlines count from the last input, and the wait that goes with a message (PROTOCOL.md
+    /// 12.2): a driver calls it before its user sends something with a deadline. A time that goes
+    /// backwards is clamped and counted.
+    pub fn handle_clock(&mut self, now: Instant) {
+        recorded!(self, Clock { now } => self.handle_clock(now));
+        self.set_now(now);
+    }
+
     fn task_timer(&mut self, t: u32) {
         let row = self.task(t);
         let fetching = row.state == State::Fetching

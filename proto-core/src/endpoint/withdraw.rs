@@ -197,6 +197,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             // Told of with the message itself, when it is here.
             State::Fetching => row.flags.insert(TaskFlags::GIVEN_UP),
+            // So is what waits behind another, with memory that the user gave for it.
+            State::Delivered if row.flags.contains(TaskFlags::HELD_BACK) && !unseen => {
+                row.flags.insert(TaskFlags::GIVEN_UP);
+            }
             State::Delivered if unseen => {
                 self.trace.mark("cancelled before it was delivered");
                 self.g.counters.cancelled_unseen += 1;

@@ -220,6 +220,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Input::Region { now, region, keys } => self.handle_region(now, region, keys).into(),
             Input::RegionRevoked { now, region } => self.handle_region_revoked(now, region).into(),
             Input::Timeout { now } => self.handle_timeout(now).into(),
+            Input::Clock { now } => self.handle_clock(now).into(),
             _ => self.apply_socket(input, slots),
         }
     }

@@ -230,6 +230,7 @@ inputs! {
     }
     68 handle_last_receive LastReceive { now: Instant, nexus: NexusId }
     69 handle_listener_lost ListenerLost { now: Instant, listener: ListenerId }
+    70 handle_clock Clock { now: Instant }
 
     80 poll_control PollControl { transport: TransportId }
     81 poll_work PollWork { transport: TransportId }

@@ -284,6 +284,15 @@ impl SimDriver {
         Instant::from_nanos(env.now().saturating_add_signed(self.skew))
     }
 
+    /// The endpoint learns what time it is before its user does something, as the commands of all
+    /// drivers see to.
+    pub(crate) fn tell_clock(&mut self, env: &Env) {
+        let now = self.now(env);
+        if now > self.core.now() {
+            self.core.handle_clock(now);
+        }
+    }
+
     /// A desk for the user.
     pub fn desk<'a>(&self, env: &'a mut Env, ledger: &'a mut Ledger) -> Desk<'a> {
         Desk {
@@ -324,6 +333,7 @@ impl SimDriver {
 
     /// The user takes its turn.
     pub fn turn<U: User>(&mut self, hands: &mut Hands<'_, U>) {
+        self.tell_clock(hands.env);
         let mut desk = self.desk(hands.env, hands.ledger);
         hands.user.turn(&mut self.core, &mut desk);
         self.settle(hands);
@@ -366,6 +376,7 @@ impl SimDriver {
             hands.env.wake_at(self.number, self.drain_at);
             return;
         }
+        self.tell_clock(hands.env);
         let mut dice = hands.env.rng.next();
         loop {
             let mut dry = true;

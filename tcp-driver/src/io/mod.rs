@@ -242,14 +242,20 @@ impl Io {
         self.turns(core, before, self.readable.len() - before);
     }
 
-    /// A turn of reading for `count` sockets of the list, from a place on.
+    /// A turn of reading for `count` sockets of the list, from a place on. They share what one of
+    /// them alone may read: long reads are what makes large payload fast, and a long round what
+    /// makes small messages late. The two sockets of a pair count as one, since the one has next to
+    /// nothing when the other has much.
     fn turns<T: Trace>(&mut self, core: &mut Core<T>, from: usize, count: usize) {
+        let most = self.options.read_budget.max(1);
+        let share = most / count.div_ceil(2).max(1);
+        let budget = share.max(most.min(self.staging()));
         for _ in 0..count {
             let Some(s) = self.readable.remove(from) else {
                 break;
             };
             self.sockets[s as usize].queued = false;
-            self.read(core, s);
+            self.read(core, s, budget);
         }
     }
 

@@ -51,7 +51,7 @@ enum Turn {
 }
 
 impl Io {
-    fn staging(&self) -> usize {
+    pub(super) fn staging(&self) -> usize {
         self.options.staging.max(SMALL)
     }
 
@@ -94,14 +94,13 @@ impl Io {
         }
     }
 
-    /// One socket's turn.
-    pub(super) fn read<T: Trace>(&mut self, core: &mut Core<T>, s: u32) {
+    /// One socket's turn, with so many bytes at most.
+    pub(super) fn read<T: Trace>(&mut self, core: &mut Core<T>, s: u32, mut budget: usize) {
         let row = &self.sockets[s as usize];
         let Some(id) = row.id.filter(|_| row.stream.is_some() && !row.ended) else {
             return;
         };
         let mut rest = self.take_rest(s);
-        let mut budget = self.options.read_budget.max(1);
         let turn = loop {
             match self.read_step(core, id, &mut rest, &mut budget) {
                 Turn::On => {}

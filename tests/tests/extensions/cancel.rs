@@ -158,6 +158,51 @@ fn a_user_that_has_the_request_is_told_once() {
 }
 
 #[test]
+fn what_waits_behind_another_is_given_up_when_its_user_has_it() {
+    // On sockets payloads come in order.
+    let wire = Wire::Rdma;
+    for one_way in [false, true] {
+        over(wire, config, None, |world, talk| {
+            talk.keep[1] = true;
+            world.say(talk, &large(1));
+            let second = Say {
+                one_way,
+                receipt: one_way,
+                ..large(2)
+            };
+            let task = world.say(talk, &second);
+            world.settle(talk);
+            // The second is here, and is not shown before the first.
+            let (at, len) = talk.waiting[1].pop().expect("waits");
+            world.provide(talk, 1, at, len);
+            world.settle(talk);
+            world.side(0).endpoint.cancel(task).expect("known");
+            world.settle(talk);
+            assert_eq!(talk.count(0, "cancelled 2"), 1);
+            assert_eq!(world.side(1).endpoint.counters().cancels_received, 1);
+            assert_eq!(talk.heard[1], [""; 0], "nothing is shown yet");
+            let (at, len) = talk.waiting[1].pop().expect("waits");
+            world.provide(talk, 1, at, len);
+            world.settle(talk);
+            let heard: &[&str] = match one_way {
+                false => &[
+                    "request 1: 20000 bytes",
+                    "request 2: 20000 bytes",
+                    "cancel asked",
+                ],
+                true => &["request 1: 20000 bytes", "one-way 2: 20000 bytes"],
+            };
+            assert_eq!(talk.heard[1], heard);
+            world.let_go(talk, 1);
+            assert_eq!(talk.count(0, "response 1"), 1);
+            assert_eq!(talk.count(0, "response 2"), 0);
+            world.request(talk, 3);
+            world.end(talk);
+        });
+    }
+}
+
+#[test]
 fn an_answered_request_is_not_spoken_of() {
     for wire in WIRES {
         over(wire, config, None, |world, talk| {

@@ -198,3 +198,41 @@ fn a_connection_can_have_a_deadline_for_all_that_has_none() {
         });
     }
 }
+
+#[test]
+fn the_wait_is_counted_from_when_a_message_is_sent() {
+    let config = |i| Config {
+        policy: ConnectionPolicy {
+            deadline: (i == 0).then_some(LATER),
+            ..ConnectionPolicy::ASK
+        },
+        keepalive: None,
+        ..config(i)
+    };
+    for wire in WIRES {
+        for own in [false, true] {
+            over(wire, config, None, |world, talk| {
+                // Nothing happens for a while, and nobody looks at a clock.
+                let now = world.wait(Duration::from_secs(10));
+                world.side(0).endpoint.handle_clock(now);
+                talk.keep[1] = true;
+                let deadline = if own { due(now) } else { None };
+                world.say(
+                    talk,
+                    &Say {
+                        deadline,
+                        ..Say::request(1)
+                    },
+                );
+                world.settle(talk);
+                assert_eq!(told(world.side(0)), 20_000, "{wire:?}");
+                let (task, _) = talk.kept[1][0].clone();
+                let seen = world.side(1).endpoint.deadline_of(task).expect("known");
+                assert_eq!(seen, due(now), "{wire:?}");
+                world.let_go(talk, 1);
+                assert_eq!(talk.count(0, "response 1"), 1, "{wire:?}");
+                world.end(talk);
+            });
+        }
+    }
+}

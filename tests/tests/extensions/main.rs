@@ -7,6 +7,8 @@ mod deadline;
 mod lives;
 mod refusal;
 
+use std::time::Duration;
+
 use xio_proto::{Config, ConnectionInfo, Extensions, Instant, TaskId};
 use xio_tests::pair::{Meddler, Pair, Side};
 use xio_tests::stream_pair::{Cut, StreamPair};
@@ -83,6 +85,8 @@ pub(crate) trait Both {
     fn settle(&mut self, talk: &mut Talk);
     fn advance(&mut self, talk: &mut Talk) -> bool;
     fn let_go(&mut self, talk: &mut Talk, i: usize);
+    fn provide(&mut self, talk: &mut Talk, i: usize, task: TaskId, len: u64);
+    fn wait(&mut self, time: Duration) -> Instant;
 }
 
 impl<W: World> Both for W {
@@ -114,6 +118,13 @@ impl<W: World> Both for W {
     fn let_go(&mut self, talk: &mut Talk, i: usize) {
         talk.let_go(self, i);
         talk.settle(self);
+    }
+    fn provide(&mut self, talk: &mut Talk, i: usize, task: TaskId, len: u64) {
+        talk.provide(self, i, task, len);
+    }
+    fn wait(&mut self, time: Duration) -> Instant {
+        *self.clock() = World::now(self).after(time);
+        World::now(self)
     }
     fn end(&mut self, talk: &mut Talk) {
         talk.close(self, 0);

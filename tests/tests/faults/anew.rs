@@ -550,6 +550,62 @@ fn a_link_that_comes_and_goes_is_not_hammered() {
 }
 
 #[test]
+fn a_life_that_is_over_before_it_was_heard_of_is_told_whole() {
+    let mut rig = Rig::new();
+    let mut talk = begin(&mut rig, AGAIN);
+    let id = talk.connections[0].expect("open");
+    // Two attempts find nobody; the third succeeds, and nobody asks for events.
+    serve(&mut rig, false);
+    cut(&mut rig, &mut talk);
+    let begun = |rig: &Rig| rig.steps[0].iter().filter(|c| connects(c)).count();
+    let before = begun(&rig);
+    while begun(&rig) < before + 2 {
+        assert!(rig.advance());
+        talk.settle(&mut rig);
+    }
+    serve(&mut rig, true);
+    talk.clear();
+    rig.sides[0].deaf = true;
+    let online = |rig: &Rig| {
+        rig.sides[0]
+            .endpoint
+            .info(id)
+            .is_ok_and(|c| c.state == "Online")
+    };
+    while !online(&rig) {
+        assert!(rig.advance());
+        talk.settle(&mut rig);
+    }
+    cut(&mut rig, &mut talk);
+    let tried = rig.sides[0].endpoint.counters().reconnect_attempts;
+    assert_eq!(tried, 3);
+    // Nothing is tried before the user has heard of the loss.
+    for _ in 0..5 {
+        let _ = rig.advance();
+        talk.settle(&mut rig);
+    }
+    assert_eq!(begun(&rig), before + 3);
+    rig.sides[0].deaf = false;
+    talk.settle(&mut rig);
+    let heard = |talk: &Talk| {
+        let about = |text: &&String| text.starts_with("reconnect");
+        talk.heard[0]
+            .iter()
+            .filter(about)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let two = ["reconnected after 3", "reconnecting: Disconnected"];
+    assert_eq!(heard(&talk), two);
+    until_anew(&mut rig, &mut talk);
+    assert_eq!(heard(&talk)[2..], ["reconnected after 1"]);
+    talk.say(&mut rig, 0, &Say::request(1));
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(0, "response 1"), 1);
+    wind_up(&mut rig);
+}
+
+#[test]
 fn what_the_user_holds_of_the_old_life_is_still_the_users() {
     let mut rig = Rig::new();
     let mut talk = begin(&mut rig, AGAIN);
