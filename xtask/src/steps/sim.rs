@@ -24,14 +24,6 @@ const RARE: &[(&str, &str)] = &[
         "given up in the instant in which the first receive is posted; once in some 20,000 seeds",
     ),
     (
-        "task: Parked + Expire",
-        "due while the device flushes what was lost, and to be sent again; as seldom",
-    ),
-    (
-        "task: Parked + Cancel",
-        "given up while the device flushes what was lost, and to be sent again; as seldom",
-    ),
-    (
         "connection: HelloSent + Retry",
         "lost at a portal that an attempt to connect anew was sent to; in no seed of 24,000",
     ),
