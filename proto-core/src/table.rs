@@ -39,9 +39,6 @@ pub(crate) struct Pool {
     fresh: u32,
     end: u32,
     free: u32,
-    /// Rows whose content may still be wanted: they are taken when nothing else is left, the
-    /// oldest first.
-    kept: Queue,
 }
 
 impl Pool {
@@ -51,7 +48,6 @@ impl Pool {
             fresh: first,
             end: first + count,
             free: count,
-            kept: Queue::EMPTY,
         }
     }
     #[inline]
@@ -84,30 +80,18 @@ impl Pool {
             self.free -= 1;
             return Some((index, &mut rows[index as usize]));
         }
-        self.take_kept(rows)
+        None
     }
-    #[cold]
-    #[inline(never)]
-    fn take_kept<'a, R: Row>(&mut self, rows: &'a mut [R]) -> Option<(u32, &'a mut R)> {
-        let index = self.kept.head;
-        let row = rows.get_mut(index as usize)?;
-        self.kept.head = *row.next_free();
-        self.free -= 1;
-        Some((index, row))
-    }
-    /// Gives a row back as [`give`](Self::give) does, whose content may still be wanted.
-    pub(crate) fn give_kept<R: Row>(&mut self, rows: &mut [R], index: u32) {
-        let row = &mut rows[index as usize];
+    /// Ends the life of a row's id as [`give`](Self::give) does, and counts the row as free; it is on a
+    /// list of its owner's instead of this one.
+    pub(crate) fn count_given<R: Row>(&mut self, row: &mut R) {
         *row.generation() = row.generation().wrapping_add(1);
-        *row.next_free() = NONE;
-        if self.kept.is_empty() {
-            self.kept.head = index;
-        } else {
-            *rows[self.kept.tail as usize].next_free() = index;
-        }
-        self.kept.tail = index;
         self.free += 1;
         debug_assert!(self.free <= self.end);
+    }
+    /// Such a row is taken.
+    pub(crate) fn count_taken(&mut self) {
+        self.free -= 1;
     }
     /// The row that would be taken now.
     #[inline(always)]

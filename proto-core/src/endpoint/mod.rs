@@ -181,6 +181,8 @@ pub(crate) struct Globals {
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
+    /// Free rows of sessions that remember a life; the oldest first.
+    pub(crate) past_sessions: Queue,
     /// Connections whose user waits for a task or slot.
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
@@ -322,6 +324,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             tx_answers: (tx / 4).clamp(1, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            past_sessions: Queue::EMPTY,
             rare_events: false,
             blocked: Queue::EMPTY,
             slot_line: Queue::EMPTY,
