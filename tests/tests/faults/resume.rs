@@ -186,10 +186,12 @@ fn the_frames_are_as_documented() {
     wind_up(&mut rig);
 }
 
+type Lie = fn(&mut Resume);
+
 /// What a connection reads in place of the true answer, and what comes of it.
 #[test]
 fn a_peer_that_lies_in_its_answer_is_found_out() {
-    let lies: [(fn(&mut Resume), Option<What>); 5] = [
+    let lies: [(Lie, Option<What>); 5] = [
         (|told| told.next = 6, Some(What::ResumeNext)),
         (|told| told.next = u64::MAX, Some(What::ResumeNext)),
         (|told| told.next = 1, Some(What::ResumeNext)),
@@ -256,7 +258,6 @@ fn a_peer_that_lies_in_its_answer_is_found_out() {
 
 #[test]
 fn a_peer_that_asks_about_what_is_not_its_own_learns_nothing() {
-    type Lie = fn(&mut Resume);
     let lies: [(Lie, bool); 5] = [
         // More than the server ever sent.
         (|said| said.next = 1, true),
@@ -319,8 +320,8 @@ fn a_peer_that_asks_about_what_is_not_its_own_learns_nothing() {
 /// The token that the client asked with.
 fn honest(rig: &Rig) -> u64 {
     let asked = rig.sides[0].sent.iter().rev();
-    let asked = asked.filter(|frame| frame[4..8] == RESUME_REQ.to_be_bytes());
-    Resume::open(asked.last().expect("it asked")).token
+    let mut asked = asked.filter(|frame| frame[4..8] == RESUME_REQ.to_be_bytes());
+    Resume::open(asked.next_back().expect("it asked")).token
 }
 
 #[test]
