@@ -375,9 +375,13 @@ impl Talk {
                 }
             }
             Event::Reconnected {
-                message, attempts, ..
+                message,
+                attempts,
+                restarted,
+                ..
             } => {
-                self.note(i, format!("reconnected after {attempts}"));
+                let to = if restarted { ", to another life" } else { "" };
+                self.note(i, format!("reconnected after {attempts}{to}"));
                 if let Some(message) = message {
                     world.sides()[i].endpoint.release(message).expect("held");
                 }

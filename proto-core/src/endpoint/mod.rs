@@ -108,6 +108,7 @@ pub const MARKS: &[&str] = &[
     "earlier life ended by the next",
     "earlier life not known to the peer",
     "earlier life resumed",
+    "peer lives again",
     "request of an earlier life sent again",
     "cancelled before it was fetched",
     "cancelled before it was delivered",

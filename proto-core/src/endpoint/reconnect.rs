@@ -135,6 +135,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             at: Instant::ZERO,
             answered: 0,
             life: Life::NONE,
+            identity: 0,
+            incarnation: 0,
+            restarted: false,
         };
         let tables = self.s.tables();
         let Some(t) = self.g.tasks.take(tables.tasks) else {

@@ -38,6 +38,32 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Resume::token(self.nexus(n).agreement.check)
     }
 
+    /// Who is at the other end, and in which of its lives; zeros if it does not say.
+    fn life_of(&mut self, n: u32) -> (u64, u64) {
+        if n == NONE || !self.nexus(n).can(Extensions::INCARNATION) {
+            return (0, 0);
+        }
+        let agreement = &self.nexus(n).agreement;
+        (agreement.identity, agreement.incarnation)
+    }
+
+    /// Client: whether the peer was started again between the life before and this one.
+    fn note_restart(&mut self, c: u32) -> bool {
+        let n = self.connection(c).nexus;
+        let now = self.life_of(n);
+        let Some(mut retry) = self.retry(c) else {
+            return false;
+        };
+        let restarted = now.0 != 0 && now.0 == retry.identity && now.1 != retry.incarnation;
+        if restarted {
+            self.trace.mark("peer lives again");
+            self.g.counters.restarts_seen += 1;
+            retry.restarted = true;
+            self.set_retry(c, &retry);
+        }
+        restarted
+    }
+
     /// Client: an answer or receipt came.
     pub(crate) fn note_answered(&mut self, c: u32, serial: u64) {
         let t = self.connection(c).retry;
@@ -58,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         };
         let answered = core::mem::take(&mut retry.answered);
+        (retry.identity, retry.incarnation) = self.life_of(n);
         if !asked {
             retry.life = match token {
                 0 => Life::NONE,
@@ -87,13 +114,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Client: a connection is there anew. The peer is asked what it got of the life before.
     pub(crate) fn begin_resume(&mut self, c: u32) {
+        let restarted = self.note_restart(c);
         let n = self.connection(c).nexus;
         let lost = self.retry(c).map_or(0, |retry| retry.life.token);
         if lost == 0 {
             return;
         }
         self.connection(c).frames.insert(Frames::RESUMING);
-        if self.token(n) == 0 {
+        if restarted || self.token(n) == 0 {
             self.end_resume(c, None);
             return;
         }

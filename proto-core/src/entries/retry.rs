@@ -34,6 +34,11 @@ pub(crate) struct Retry {
     pub(crate) answered: u64,
     /// The life that was lost, if the peer may remember it and was not asked yet.
     pub(crate) life: Life,
+    /// Who the peer was when it was lost, and in which of its lives; 0 for nobody in particular.
+    pub(crate) identity: u64,
+    pub(crate) incarnation: u64,
+    /// The peer is in another of its lives now; the user has not heard it yet.
+    pub(crate) restarted: bool,
 }
 
 /// What a client has to know of a life that was lost.
@@ -137,7 +142,13 @@ impl Retry {
     }
 
     pub(crate) fn store(&self, task: &mut Task) {
-        let flags = [self.own_nexus, self.dual_stream, self.told, self.booked];
+        let flags = [
+            self.own_nexus,
+            self.dual_stream,
+            self.told,
+            self.booked,
+            self.restarted,
+        ];
         let flags = (0..).zip(flags).map(|(n, set)| u32::from(set) << n).sum();
         let part = |addr, len, lkey, rkey| Segment {
             addr,
@@ -163,6 +174,7 @@ impl Retry {
             .local
             .map_or_else(|| put(NOWHERE, 0), |local| put(local, kind(local)));
         task.into.inline = [a, b, c, d];
+        (task.transfer.posted, task.transfer.done) = (self.identity, self.incarnation);
         let life = &self.life;
         task.kept_deadline = self.answered;
         (task.remote_addr, task.peer_tid) = (life.token, life.session);
@@ -192,6 +204,9 @@ impl Retry {
             told: flag(2),
             booked: flag(3),
             answered: task.kept_deadline,
+            identity: task.transfer.posted,
+            incarnation: task.transfer.done,
+            restarted: flag(4),
             life: Life {
                 token: task.remote_addr,
                 session: task.peer_tid,
