@@ -60,6 +60,22 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
+impl Command {
+    /// Whether `--json` was given.
+    pub(crate) fn is_for_programs(&self) -> bool {
+        match self {
+            Self::Demo(args) => args.json,
+            Self::Serve(args) => args.json,
+            Self::Ping(args) => args.json,
+            Self::Devices(args) => args.json,
+            Self::Sim(args) => args.json,
+            Self::Replay(args) => args.json,
+            Self::Decode(args) => args.json,
+            Self::States(_) | Self::Completions(_) | Self::Man(_) => false,
+        }
+    }
+}
+
 /// Largest `--size`: several such messages and their answers have to fit the demo's memory.
 pub(crate) const SIZE_MAX: u32 = 16 << 20;
 
@@ -318,7 +334,8 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) trace: bool,
     /// Write what enters one endpoint of the seed to a file, for `xio replay`
-    #[arg(long, value_name = "FILE", requires = "seed", conflicts_with = "trace")]
+    #[arg(long, value_name = "FILE", requires = "seed",
+          conflicts_with_all = ["seeds", "trace"])]
     pub(crate) record: Option<PathBuf>,
     /// Which endpoint is recorded
     #[arg(long, value_name = "N", default_value_t = 0, requires = "record",

@@ -28,30 +28,34 @@ use crate::output::Output;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match logging::start(cli.verbose).and_then(|()| run(&cli.command)) {
+    let out = Output::new(cli.command.is_for_programs());
+    match logging::start(cli.verbose).and_then(|()| run(&cli.command, &out)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // Whoever read the output has seen enough.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("xio: {error:#}");
+            let error = format!("{error:#}");
+            eprintln!("xio: {error}");
+            // Whoever reads standard output may be gone; the status says enough then.
+            let _ = out.failure(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Does what was asked for and returns whether all is well.
-fn run(command: &Command) -> anyhow::Result<bool> {
+fn run(command: &Command, out: &Output) -> anyhow::Result<bool> {
     match command {
-        Command::Demo(args) => demo::run(args, &Output::new(args.json)),
-        Command::Serve(args) => serve::run(args, &Output::new(args.json)),
-        Command::Ping(args) => ping::run(args, &Output::new(args.json)),
-        Command::Devices(args) => devices::run(args, &Output::new(args.json)),
-        Command::Sim(args) => sim::run(args, &Output::new(args.json)),
-        Command::Replay(args) => replay::run(args, &Output::new(args.json)),
-        Command::Decode(args) => decode::run(args, &Output::new(args.json)),
-        Command::Completions(args) => completions::completions(args, &Output::new(false)),
-        Command::Man(args) => completions::man(args, &Output::new(false)),
-        Command::States(args) => states::run(args, &Output::new(false)),
+        Command::Demo(args) => demo::run(args, out),
+        Command::Serve(args) => serve::run(args, out),
+        Command::Ping(args) => ping::run(args, out),
+        Command::Devices(args) => devices::run(args, out),
+        Command::Sim(args) => sim::run(args, out),
+        Command::Replay(args) => replay::run(args, out),
+        Command::Decode(args) => decode::run(args, out),
+        Command::Completions(args) => completions::completions(args, out),
+        Command::Man(args) => completions::man(args, out),
+        Command::States(args) => states::run(args, out),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
@@ -10,34 +11,45 @@ use serde::Serialize;
 ///
 /// Without `--json` they go to standard output. With it, standard output has the one JSON object
 /// and nothing else.
-#[derive(Copy, Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
+    /// There was an object.
+    told: AtomicBool,
+}
+
+/// The object when there is no other.
+#[derive(Debug, Serialize)]
+struct Failure<'a> {
+    error: &'a str,
 }
 
 impl Output {
     /// Output with or without `--json`.
     pub(crate) fn new(json: bool) -> Self {
-        Self { json }
+        Self {
+            json,
+            told: AtomicBool::new(false),
+        }
     }
 
     /// Prints text for people.
     ///
     /// # Errors
     /// As writing to the stream.
-    pub(crate) fn text(self, text: impl Display) -> io::Result<()> {
+    pub(crate) fn text(&self, text: impl Display) -> io::Result<()> {
         let mut stream = self.stream();
         write!(stream, "{text}")?;
         stream.flush()
     }
 
     /// Whether `--json` was given.
-    pub(crate) fn is_for_programs(self) -> bool {
+    pub(crate) fn is_for_programs(&self) -> bool {
         self.json
     }
 
     /// The stream that is for people.
-    pub(crate) fn stream(self) -> Box<dyn io::Write + Send> {
+    pub(crate) fn stream(&self) -> Box<dyn io::Write + Send> {
         if self.json {
             Box::new(io::stderr())
         } else {
@@ -49,18 +61,30 @@ impl Output {
     ///
     /// # Errors
     /// As writing to standard output.
-    pub(crate) fn object(self, object: &impl Serialize) -> io::Result<()> {
+    pub(crate) fn object(&self, object: &impl Serialize) -> io::Result<()> {
         if !self.json {
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
+        self.told.store(true, Relaxed);
         serde_json::to_writer(&mut stdout, object)?;
         writeln!(stdout)?;
         stdout.flush()
     }
 
+    /// Leaves an object for programs that says what went wrong, if there was none yet.
+    ///
+    /// # Errors
+    /// As writing to standard output.
+    pub(crate) fn failure(&self, error: &str) -> io::Result<()> {
+        if self.told.load(Relaxed) {
+            return Ok(());
+        }
+        self.object(&Failure { error })
+    }
+
     /// A bar on standard error when that is a terminal, otherwise nothing.
-    pub(crate) fn progress(self, length: u64, unit: &str) -> ProgressBar {
+    pub(crate) fn progress(&self, length: u64, unit: &str) -> ProgressBar {
         if !io::stderr().is_terminal() {
             return ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::hidden());
         }

@@ -55,6 +55,9 @@ pub struct Config {
     pub queue_messages: u32,
     /// Outgoing bytes that one connection may have unfinished; announced likewise.
     pub queue_bytes: u64,
+    /// Outgoing bytes that all connections of the endpoint together may have unfinished, at least
+    /// `queue_bytes` (PROTOCOL.md 9.5).
+    pub queue_bytes_all: u64,
     /// Application credits on or off (PROTOCOL.md 9.6): both peers must agree out of band.
     pub flow_control: bool,
     /// Largest payload in bytes that a message may move by READ or WRITE.
@@ -138,6 +141,7 @@ impl Config {
             depth_bytes: 64 << 20,
             queue_messages: 1024,
             queue_bytes: 64 << 20,
+            queue_bytes_all: 4 << 30,
             flow_control: false,
             payload_max: 1 << 30,
             redirects_max: 8,

@@ -66,12 +66,16 @@ pub enum Mutant {
     OldLifeServed,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
+    /// A request is shown although its sender waits no longer.
+    ExpiredShown,
+    /// A message that is sent again asks for a receipt that its user has had.
+    ReceiptRepeated,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// The faults that checkers find within 200 seeds.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 33] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -89,25 +93,21 @@ impl Mutant {
         Self::FinUnanswered,
         Self::ReadAckForgotten,
         Self::RepeatedSilently,
+        Self::AttemptsUnbounded,
         Self::QueuedDropped,
+        Self::OneAttemptMore,
         Self::RepeatedOutOfOrder,
         Self::PauseSkipped,
+        Self::StoppedEarly,
         Self::AgreedAlone,
+        Self::RestartMissed,
         Self::CancelUnasked,
         Self::CancelledOther,
         Self::CancelledShown,
         Self::WaitStretched,
+        Self::ExpiredShown,
+        Self::ReceiptRepeated,
         Self::ResumedOneMore,
-    ];
-
-    /// Those that no checker finds within so many seeds yet: an attempt too many, or too early for
-    /// the endpoint, shows only where all others fail; an earlier life that goes on, only where its
-    /// transport connection outlives the restart.
-    pub const HARD: [Self; 5] = [
-        Self::AttemptsUnbounded,
-        Self::OneAttemptMore,
-        Self::StoppedEarly,
-        Self::RestartMissed,
         Self::OldLifeServed,
     ];
 }

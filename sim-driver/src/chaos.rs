@@ -13,6 +13,7 @@ pub struct Chaos {
     /// What ends later: the number of its event.
     repairs: Vec<(u32, Repair)>,
     next: u32,
+    restarts: u32,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -26,6 +27,8 @@ const TICK: u32 = 0;
 
 impl Chaos {
     const MILLISECOND: u64 = 1_000_000;
+    /// Lives that begin at once in a seed; each needs tables of its own.
+    const RESTARTS_MAX: u32 = 6;
 
     /// A plan that draws from `rng`.
     pub fn new(rng: Rng) -> Self {
@@ -34,6 +37,7 @@ impl Chaos {
             over: false,
             repairs: Vec::new(),
             next: TICK,
+            restarts: 0,
         }
     }
 
@@ -84,7 +88,7 @@ impl Chaos {
     }
 
     fn strike(&mut self, world: &mut dyn Faulty, victim: usize) {
-        const OUTSIDE: [Site; 10] = [
+        const OUTSIDE: [Site; 11] = [
             Site::ShortLinkLoss,
             Site::Stall,
             Site::ClockJump,
@@ -95,6 +99,7 @@ impl Chaos {
             Site::SilentDeath,
             Site::SpuriousNotification,
             Site::Stray,
+            Site::Restart,
         ];
         for site in OUTSIDE {
             // Rare sites would hardly ever fire at a tick.
@@ -128,6 +133,15 @@ impl Chaos {
                     let dead = world.kill(victim);
                     if dead && self.rng.flip() {
                         let after = self.rng.spread(1_000, 2_000_000_000);
+                        self.repair_later(world, after, Repair::Endpoint(victim));
+                    }
+                    dead
+                }
+                Site::Restart => {
+                    let dead = self.restarts < Self::RESTARTS_MAX && world.kill(victim);
+                    if dead {
+                        self.restarts += 1;
+                        let after = self.rng.spread(1_000, 100 * Self::MILLISECOND);
                         self.repair_later(world, after, Repair::Endpoint(victim));
                     }
                     dead

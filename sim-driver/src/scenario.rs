@@ -137,7 +137,8 @@ pub fn run_recorded(
     }
     prepare(&mut world.env.trace);
     let tiny = swarm.ppm(Site::TinyLimits) > 0;
-    if swarm.ppm(Site::ClockJump) + swarm.ppm(Site::LateDrain) > 0 {
+    let late = [Site::ClockJump, Site::LateDrain, Site::SlowUser];
+    if late.iter().any(|&site| swarm.ppm(site) > 0) {
         world.ledger.allow_late(SECOND);
     }
     world.env.swarm = swarm;
@@ -303,6 +304,18 @@ impl Play {
         }
     }
 
+    /// A connection to somebody, and a few messages on it.
+    fn few_messages(&mut self, place: usize, at: u64) -> Errand {
+        let (next, over) = self.roads.pick(&mut self.rng, place);
+        Errand {
+            at,
+            depth: 4,
+            own: true,
+            over,
+            ..Errand::to(SocketAddr::new(address(next), PORT), 10)
+        }
+    }
+
     fn quiesce(&self, world: &mut World<Actor>) {
         for place in &self.places {
             world.act(place.number, Actor::wind_up);
@@ -311,8 +324,17 @@ impl Play {
         world.run_until(world.env.now() + OVER_AFTER, World::all_gone);
     }
 
-    /// Some endpoints stop, the others wind up.
+    /// Some endpoints stop, the others wind up, in the middle of a few messages.
     fn stop(&mut self, world: &mut World<Actor>) {
+        let (now, after) = (world.env.now(), self.rng.spread(1, 20_000_000));
+        world.ledger.expect_loss();
+        for place in 0..self.places.len() {
+            let errand = self.few_messages(place, now);
+            world.act(self.places[place].number, |user, _, desk| {
+                user.take_errands(desk, vec![errand]);
+            });
+        }
+        world.run_until(now + after, World::all_done);
         for place in &self.places {
             if self.rng.flip() {
                 world.act(place.number, Actor::stop);
@@ -337,14 +359,7 @@ impl Play {
         world.ledger.expect_no_loss();
         let before = world.marks().closes_given_up();
         for place in 0..self.places.len() {
-            let (next, over) = self.roads.pick(&mut self.rng, place);
-            let errand = Errand {
-                at: rested,
-                depth: 4,
-                own: true,
-                over,
-                ..Errand::to(SocketAddr::new(address(next), PORT), 10)
-            };
+            let errand = self.few_messages(place, rested);
             world.act(self.places[place].number, |user, _, desk| {
                 user.be_calm();
                 user.take_errands(desk, vec![errand]);
@@ -360,7 +375,6 @@ impl Play {
             let (at, text) = (world.env.now(), format!("a few messages took {took} ns"));
             world.ledger.breach(at, Check::Quiescence, text);
         }
-        self.stop(world);
         let given_up = world.marks().closes_given_up() - before;
         // Of two sockets that are closed, one's end may be seen before the other's last bytes.
         let sockets = self.places.iter().any(|place| place.config.tcp.is_some());
@@ -371,6 +385,7 @@ impl Play {
             );
             world.ledger.breach(at, Check::Quiescence, text);
         }
+        self.stop(world);
     }
 }
 

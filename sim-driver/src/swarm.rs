@@ -140,6 +140,10 @@ sites! {
     Refused = "refused", Harsh, 50_000;
     /// A stream stays half open: its other end is gone and nobody says so.
     HalfOpen = "half_open", Harsh, 5_000;
+    /// An endpoint dies, and another life of it begins at once.
+    Restart = "restart", Harsh, 100_000;
+    /// A user asks for no events for a while.
+    SlowUser = "slow_user", Gentle, 20_000;
 }
 
 const SITES: usize = Site::ALL.len();
@@ -166,7 +170,13 @@ impl Swarm {
     /// The faults of a seed.
     pub fn draw(rng: &mut Rng, level: FaultLevel) -> Self {
         let mut swarm = Self::none();
+        // What came to the list later is drawn apart, so that a seed keeps what it had.
+        let mut later = rng.clone().fork();
         for &site in Site::ALL {
+            let rng = match site {
+                Site::Restart | Site::SlowUser => &mut later,
+                _ => &mut *rng,
+            };
             let active = rng.chance(Self::ACTIVE_PPM);
             let most = u64::from(site.ppm());
             let ppm = rng.spread(most.div_ceil(64), most) as u32;

@@ -381,6 +381,8 @@ pub struct MarkTrace {
     marks: Vec<(&'static str, u64)>,
     logging: bool,
     log: Vec<(u32, TransitionStep)>,
+    /// Attempts to make it anew, by connection.
+    attempts: Vec<u32>,
     recorder: Option<Box<Recorder<Tape>>>,
 }
 
@@ -392,6 +394,8 @@ impl Default for MarkTrace {
 
 /// States of a connection that waits for a frame of its close.
 const CLOSING: [&str; 4] = ["FinWait1", "FinWait2", "Closing", "LastAck"];
+/// What begins an attempt to make a connection anew.
+const AGAIN: &str = "Again";
 /// What ends the waiting when the frame does not come.
 const IN_VAIN: [&str; 2] = ["Deadline", "Lost"];
 
@@ -403,6 +407,7 @@ impl MarkTrace {
             marks: Vec::new(),
             logging: false,
             log: Vec::new(),
+            attempts: Vec::new(),
             recorder: None,
         }
     }
@@ -430,6 +435,11 @@ impl MarkTrace {
     /// Marks that were hit, with counts, in the order of their first hit.
     pub fn marks(&self) -> &[(&'static str, u64)] {
         &self.marks
+    }
+    /// How many attempts to make a connection anew have begun, by its index: those of all that had
+    /// the index.
+    pub fn attempts(&self, index: usize) -> u32 {
+        self.attempts.get(index).copied().unwrap_or(0)
     }
     /// Adds another observer's counts.
     pub fn merge(&mut self, other: &Self) {
@@ -498,6 +508,14 @@ impl MarkTrace {
         unexpected
     }
 
+    #[cold]
+    fn count_attempt(&mut self, index: usize) {
+        if self.attempts.len() <= index {
+            self.attempts.resize(index + 1, 0);
+        }
+        self.attempts[index] += 1;
+    }
+
     fn hit(&mut self, name: &'static str, count: u64) {
         match self.marks.iter_mut().find(|(known, _)| *known == name) {
             Some((_, hits)) => *hits += count,
@@ -526,6 +544,11 @@ impl xio_proto::Trace for MarkTrace {
         let number = usize::from(machine);
         let inputs = MACHINES[number].inputs.len();
         self.taken[number][usize::from(state) * inputs + usize::from(input)] += 1;
+        if MACHINES[number].name == "connection"
+            && MACHINES[number].inputs[usize::from(input)] == AGAIN
+        {
+            self.count_attempt(index as usize);
+        }
         if self.logging {
             let step = TransitionStep {
                 machine,

@@ -1,9 +1,10 @@
 //! Instruction budget: small requests and their responses between two endpoints, the core alone.
 //!
-//! `round_trip CONNECTIONS ACTIVE ROUNDS` opens so many connections, each on a transport
+//! `round_trip CONNECTIONS ACTIVE ROUNDS [deadline]` opens so many connections, each on a transport
 //! connection of its own, and lets `ROUNDS` requests of 64 bytes go round robin over the first
 //! `ACTIVE` of them, one at a time on each. Each of these has had one before, which is not counted:
-//! what its setup left to do is done then. Only what runs inside the functions of `core_side` is
+//! what its setup left to do is done then. With `deadline` each has one that is far away. Only what
+//! runs inside the functions of `core_side` is
 //! counted: `--toggle-collect='*core_side*'`.
 
 use std::collections::VecDeque;
@@ -40,9 +41,13 @@ mod core_side {
     use super::*;
 
     #[inline(never)]
-    pub(super) fn send(core: &mut Core, c: ConnectionId, message: &Message<'_>) {
-        core.send(c, message, &RequestOptions::default())
-            .expect("room");
+    pub(super) fn send(
+        core: &mut Core,
+        c: ConnectionId,
+        message: &Message<'_>,
+        options: &RequestOptions<'_>,
+    ) {
+        core.send(c, message, options).expect("room");
     }
     #[inline(never)]
     pub(super) fn reserve(core: &mut Core, c: ConnectionId) -> SlotId {
@@ -141,6 +146,8 @@ struct World {
     events: [VecDeque<Event>; 2],
     /// Setup is over: what happens now is counted.
     counted: bool,
+    /// That of each message.
+    deadline: Option<Instant>,
 }
 
 fn complete(counted: bool, side: &mut Side, done: Completion) {
@@ -333,7 +340,11 @@ impl World {
     /// One request and its response.
     fn round(&mut self, c: ConnectionId) {
         let message = self.message(0, c);
-        core_side::send(&mut self.sides[0].core, c, &message);
+        let options = RequestOptions {
+            deadline: self.deadline,
+            ..RequestOptions::default()
+        };
+        core_side::send(&mut self.sides[0].core, c, &message, &options);
         self.drain_work(0);
         self.drain_work(1);
         self.drain_events(1);
@@ -403,6 +414,7 @@ fn main() {
         listener,
         events,
         counted: false,
+        deadline: std::env::args().nth(4).map(|_| Instant::from_millis(5000)),
     };
     let ids: Vec<_> = (0..connections).map(|_| world.open()).collect();
     for c in &ids[..active] {

@@ -13,7 +13,10 @@ pub(crate) fn of(url: &Url) -> u64 {
         return 0;
     }
     let host = HOST.map(|path| std::fs::read(path).unwrap_or_default());
-    made_of(&host, &format!("{:?} {} {}", url.scheme, url.host, url.port))
+    made_of(
+        &host,
+        &format!("{:?} {} {}", url.scheme, url.host, url.port),
+    )
 }
 
 fn made_of(host: &[Vec<u8>], address: &str) -> u64 {
@@ -50,7 +53,13 @@ mod tests {
     #[test]
     fn hosts_and_addresses_do_not_run_into_each_other() {
         let host = |a: &str, b: &str| [a.into(), b.into()];
-        assert_ne!(made_of(&host("ab", "c"), "d"), made_of(&host("a", "bc"), "d"));
-        assert_ne!(made_of(&host("a", "b"), "cd"), made_of(&host("a", "bc"), "d"));
+        assert_ne!(
+            made_of(&host("ab", "c"), "d"),
+            made_of(&host("a", "bc"), "d")
+        );
+        assert_ne!(
+            made_of(&host("a", "b"), "cd"),
+            made_of(&host("a", "bc"), "d")
+        );
     }
 }

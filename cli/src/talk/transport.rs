@@ -177,6 +177,7 @@ pub(crate) fn config(endpoint: u8, room: Room) -> Config {
     let mut config = Config::new(endpoint, receive, send);
     config.queue_messages = config.queue_messages.max(room.messages);
     config.queue_bytes = config.queue_bytes.max(room.bytes);
+    config.queue_bytes_all = config.queue_bytes_all.max(room.bytes);
     if let Some(patience) = room.patience {
         (config.connect_timeout, config.setup_timeout) = (patience, patience);
     }

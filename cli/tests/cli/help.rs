@@ -1,6 +1,6 @@
 //! Whoever asks for help gets an answer with an example.
 
-use super::{stderr, stdout, xio};
+use super::{json, stderr, stdout, xio};
 
 #[test]
 fn every_command_explains_itself() {
@@ -77,4 +77,31 @@ fn reader_who_leaves_is_no_error() {
     let output = output.expect("a shell");
     assert_eq!(stdout(&output), "machine nexus\nseed 1\n");
     assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn what_cannot_be_done_is_an_object_for_programs_too() {
+    let cannot: [&[&str]; 4] = [
+        &["serve", "tcp://192.0.2.7:1/", "--json"],
+        &["ping", "tcp://host.invalid:1/", "--json"],
+        &["decode", "no-such-file.pcap", "--json"],
+        &["replay", "no-such-file.rec", "--json"],
+    ];
+    for args in cannot {
+        let output = xio(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let object = json(&output);
+        let error = object["error"].as_str().expect("why");
+        assert!(
+            !error.is_empty() && stderr(&output).contains(error),
+            "{args:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn many_seeds_are_not_recorded_as_one() {
+    let output = xio(&["sim", "--seeds", "5", "--record", "never-written.rec"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--record"), "{}", stderr(&output));
 }

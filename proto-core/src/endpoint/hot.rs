@@ -220,7 +220,9 @@ impl<T: Trace> Hot<'_, T> {
             self.g.life.end(ending);
             // It no longer counts against its connection's queue limits.
             c.queued_messages -= 1;
-            c.queued_bytes -= row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
+            let bytes = row.queued_bytes();
+            c.queued_bytes -= bytes;
+            self.g.queued_bytes -= bytes;
             // Only a good outcome puts an answer into the user's hands.
             if ending != Ending::Good {
                 row.flags.remove(TaskFlags::USER);

@@ -67,6 +67,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let queued: u32 = view.connections.iter().map(|c| c.queued_messages).sum();
         let life = &self.g.life;
         assert_eq!(queued, life.prep + life.pending, "messages without outcome");
+        let bytes: u64 = view.connections.iter().map(|c| c.queued_bytes).sum();
+        assert_eq!(bytes, self.g.queued_bytes, "their bytes");
         check_lives(&view);
         self.check_sockets(&view);
         self.check_completions(&view);

@@ -184,7 +184,9 @@ pub(crate) struct Globals {
     pub(crate) session_events: Queue,
     /// Free rows of sessions that remember a life; the oldest first.
     pub(crate) past_sessions: Queue,
-    /// Connections whose user waits for a task or slot.
+    /// Outgoing bytes without an outcome, of all connections.
+    pub(crate) queued_bytes: u64,
+    /// Connections whose user waits for a task, a slot, or others' bytes to be gone.
     pub(crate) blocked: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_line: Queue,
@@ -327,6 +329,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             session_events: Queue::EMPTY,
             past_sessions: Queue::EMPTY,
             rare_events: false,
+            queued_bytes: 0,
             blocked: Queue::EMPTY,
             slot_line: Queue::EMPTY,
             waits: false,
@@ -565,6 +568,11 @@ fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {
     at_least("sge_max", config.sge_max.into(), 1)?;
     at_most("sge_max", config.sge_max.into(), 256)?;
     at_least("min_grant", config.min_grant.into(), 5)?;
+    at_least(
+        "queue_bytes_all",
+        config.queue_bytes_all,
+        config.queue_bytes,
+    )?;
     at_least("half_open_max", config.half_open_max.into(), 2)?;
     at_least(
         "reconnects_per_second",

@@ -96,6 +96,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.g.tx_slots.free() <= kept || self.g.tasks.free() == 0 {
             return;
         }
+        if self.g.queued_bytes >= self.g.config.queue_bytes_all {
+            return;
+        }
         let t = self.s.tables();
         let q = &mut self.g.blocked;
         let c = queue_pop!(t.connections, q.head, q.tail, blocked_next);

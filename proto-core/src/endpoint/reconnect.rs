@@ -363,8 +363,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if task.flags.contains(TaskFlags::RECEIPT_DONE) {
             // The user has had its receipt.
-            let receipt = TaskFlags::RECEIPT | TaskFlags::RECEIPT_DONE;
-            task.flags.remove(receipt);
+            task.flags.remove(TaskFlags::RECEIPT_DONE);
+            let repeated = mutated!(self.g, ReceiptRepeated);
+            task.flags.set(TaskFlags::RECEIPT, repeated);
         }
         if mutated!(self.g, RepeatedOutOfOrder) {
             queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);

@@ -203,6 +203,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = &mut tables.connections[c as usize];
         row.queued_messages += 1;
         row.queued_bytes += bytes;
+        self.g.queued_bytes += bytes;
         queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
         tables.tasks[t as usize].flags.insert(TaskFlags::QUEUED);
         self.mark_tx(c);
@@ -509,6 +510,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let too_many = row.queued_messages >= messages_max;
         let too_much = row.queued_bytes > 0 && row.queued_bytes + bytes > bytes_max;
         if !too_many && !too_much {
+            let all = self.g.queued_bytes;
+            if all > 0 && all + bytes > self.g.config.queue_bytes_all {
+                self.block(c);
+                return Err(CommandError::Full(Resource::Queue));
+            }
             return Ok(());
         }
         row.wants_writable = true;
@@ -656,7 +662,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.g.tasks.give(tables.tasks, t);
     }
 
-    /// The user of this connection hears when a task or slot is free.
+    /// The user of this connection hears when a task or slot is free, and others' bytes are gone.
     fn block(&mut self, c: u32) {
         let t = self.s.tables();
         let row = &mut t.connections[c as usize];

@@ -286,7 +286,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A received message waits for its user, no longer than its sender waits for the answer.
     pub(crate) fn await_user(&mut self, t: u32) {
         let row = self.task(t);
-        if row.flags.contains(TaskFlags::TIMED) && !row.has_memory() {
+        let timed = row.flags.contains(TaskFlags::TIMED) && !row.has_memory();
+        if timed && !mutated!(self.g, ExpiredShown) {
+            let row = self.task(t);
             let at = Instant::from_nanos(row.expires);
             self.arm(Timer::Task(t), at);
         }

@@ -292,6 +292,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// What an outgoing one counts for in the limits of its queues.
+    #[inline(always)]
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.out.total + u64::from(self.slot_data) + u64::from(self.header_len)
+    }
+
     /// Whether it has memory of the user's.
     pub(crate) fn has_memory(&self) -> bool {
         let into = self.into.count > 0 && !self.flags.contains(TaskFlags::POOLED);

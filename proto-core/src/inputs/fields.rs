@@ -264,7 +264,7 @@ macro_rules! config {
 config! {
     endpoint, identity, incarnation, seed, extensions, slot_size, rx_slots, tx_slots, buffer_size, inline_data_max,
     header_max, sge_max, half_open_max, rq_depth, min_grant, depth_messages, depth_bytes,
-    queue_messages, queue_bytes, flow_control, payload_max, redirects_max, connect_timeout,
+    queue_messages, queue_bytes, queue_bytes_all, flow_control, payload_max, redirects_max, connect_timeout,
     setup_timeout, fin_timeout, time_wait, linger, drain_timeout, provide_timeout, keepalive, policy,
     reconnects_per_second, incompatible_time,
 }

@@ -288,7 +288,7 @@ impl Actor {
                 let line = self.line_of(connection);
                 self.anew(core, desk, line, event);
             }
-            Event::Stopped { .. } if self.stopping => self.stopped = true,
+            Event::Stopped { .. } if self.stopping => self.has_stopped(core, desk),
             Event::Closed {
                 connection, reason, ..
             } => {
@@ -297,7 +297,7 @@ impl Actor {
                     reason,
                     Reason::Closed | Reason::PeerClosed | Reason::Shutdown
                 );
-                self.look_at_attempts(core, desk);
+                self.count_attempts(core, desk, line);
                 self.closed(core, desk, line, !well);
             }
             Event::SessionClosed { session, .. } => {

@@ -65,6 +65,8 @@ pub(super) struct Line {
     pub(super) again: Option<Reconnect>,
     /// When its loss was heard, by the endpoint's clock.
     pub(super) lost_at: u64,
+    /// Attempts that were begun under its index when its loss was heard; none while it is there.
+    pub(super) tried: Option<u32>,
     /// A message that was never sent has failed.
     pub(super) dropped: bool,
     /// Which of its side's lives it is.
@@ -111,6 +113,7 @@ impl Line {
             hands: (0, 0),
             again: errand.and_then(|errand| errand.again),
             lost_at: 0,
+            tried: None,
             dropped: false,
             life: 0,
         }

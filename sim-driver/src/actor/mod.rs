@@ -18,7 +18,7 @@ mod session;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use xio_proto::{ConnectionId, ListenOptions, SessionId, TaskId, TransportId};
+use xio_proto::{ConnectionId, FreeRows, ListenOptions, SessionId, TaskId, TransportId};
 
 use crate::check::{Check, Fact};
 use crate::driver::{Core, Desk};
@@ -115,8 +115,10 @@ pub struct Actor {
     leaving: bool,
     /// Sessions that ended.
     sessions_closed: u64,
-    /// The endpoint's clock, as far as it was seen, and attempts to make connections anew by then.
-    attempts: (u64, u64),
+    /// The latest time that was seen on the driver's clock.
+    clock: u64,
+    /// What was free when nothing had happened.
+    free: Option<FreeRows>,
     /// The endpoint was told to stop, and has done so.
     stopping: bool,
     stopped: bool,
@@ -147,7 +149,8 @@ impl Actor {
             deaf: Vec::new(),
             leaving: false,
             sessions_closed: 0,
-            attempts: (0, 0),
+            clock: 0,
+            free: None,
             stopping: false,
             stopped: false,
         }
@@ -219,12 +222,29 @@ impl Actor {
         }
     }
 
+    /// The last event: nothing is left but what is in its user's hands.
+    fn has_stopped(&mut self, core: &Core, desk: &mut Desk<'_>) {
+        self.stopped = true;
+        let rows = |free: FreeRows| {
+            let rows = (free.nexuses, free.sessions);
+            (rows, free.connections, free.sockets)
+        };
+        let (free, first) = (core.free_rows(), self.free.unwrap_or(core.free_rows()));
+        if rows(free) != rows(first) {
+            self.sense(
+                desk,
+                format!("it has stopped with {free:?} free of {first:?}"),
+            );
+        }
+    }
+
     /// Listens on all transports that there are.
     ///
     /// # Panics
     /// When there is no room for a listener.
     pub fn listen(&mut self, core: &mut Core, desk: &Desk<'_>, address: SocketAddr) {
         self.address = Some(address);
+        self.free = Some(core.free_rows());
         self.post.borrow_mut().move_in(
             desk.number,
             address.ip(),

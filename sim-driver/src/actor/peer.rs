@@ -5,11 +5,12 @@ use xio_proto::{ConnectionId, Data, Extensions, PeerKind, TaskId};
 use super::Actor;
 use crate::check::Check;
 use crate::driver::{Core, Desk};
+use crate::swarm::Site;
 
 /// Longest deadline that users here give, and what an endpoint may lag behind its driver's clock.
 const WAIT_MAX: u64 = 500_000_000;
 /// How long a driver may be busy between looking at its clock and telling its user.
-const LATE_MAX: u64 = 50_000_000;
+const LATE_MAX: u64 = 1_000_000;
 
 impl Actor {
     /// The requester of a request gave it up: it is given back, or answered all the same.
@@ -34,7 +35,10 @@ impl Actor {
             return;
         };
         let (due, now) = (deadline.as_nanos(), desk.now.as_nanos());
-        let (at, grace) = (desk.env.now(), desk.ledger.grace() + LATE_MAX);
+        let jumps = desk.env.swarm.fired(Site::ClockJump) > 0;
+        let at = desk.env.now();
+        // However late its user asks: only a clock that jumps excuses it.
+        let grace = if jumps { desk.ledger.grace() } else { LATE_MAX };
         if now > due + grace && matches!(data, Data::Slot(_)) {
             let text = format!("{task:?} was shown {} ns after its deadline", now - due);
             desk.ledger.breach(at, Check::Deadline, text);

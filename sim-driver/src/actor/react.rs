@@ -303,9 +303,11 @@ impl Actor {
     /// A connection is lost, and will be made anew.
     pub(super) fn lost(&mut self, core: &mut Core, desk: &mut Desk<'_>, line: u32) {
         let at = desk.env.now();
-        self.look_at_attempts(core, desk);
-        let clock = self.attempts.0;
+        self.clock = self.clock.max(desk.now.as_nanos());
+        let clock = self.clock;
         let l = &mut self.lines[line as usize];
+        let begun = l.id.map(|id| core.trace().attempts(id.index()));
+        l.tried = begun;
         let (side, again) = (l.side, l.again);
         l.stirred = at;
         // The pause begins at what the endpoint takes for now.
@@ -331,11 +333,8 @@ impl Actor {
             return;
         };
         let at = desk.env.now();
-        self.look_at_attempts(core, desk);
-        let waited = self
-            .attempts
-            .0
-            .saturating_sub(self.lines[line as usize].lost_at);
+        let made = self.count_attempts(core, desk, line);
+        let waited = self.clock.saturating_sub(self.lines[line as usize].lost_at);
         let l = &mut self.lines[line as usize];
         l.session = Some(session);
         l.stirred = at;
@@ -343,10 +342,12 @@ impl Actor {
         if let Some(again) = l.again {
             let least = again.first_delay.as_nanos() as u64 / 2;
             let hurried = waited < least && !jumps(desk);
-            if attempts == 0 || attempts > again.attempts_max || hurried || dropped {
+            // Of those that it was told some may have found no room.
+            let counted = made > 0 && attempts >= made && attempts <= again.attempts_max;
+            if !counted || hurried || dropped {
                 let text = format!(
-                    "side {side:?} is there after {attempts} attempts and {waited} ns of {again:?}, \
-                     dropped {dropped}"
+                    "side {side:?} is there after {attempts} attempts, {made} of them begun, and \
+                     {waited} ns of {again:?}, dropped {dropped}"
                 );
                 self.sense(desk, text);
             }
@@ -358,22 +359,19 @@ impl Actor {
         self.pump(core, desk, line);
     }
 
-    /// No more attempts to make connections anew than the configuration allows in the time.
-    pub(super) fn look_at_attempts(&mut self, core: &Core, desk: &mut Desk<'_>) {
-        let made = core.counters().reconnect_attempts;
-        let (then, before) = self.attempts;
-        let now = desk.now.as_nanos().max(then);
-        self.attempts = (now, made);
-        let step = 1_000_000_000 / u64::from(core.config().reconnects_per_second);
-        let allowed = (now - then) / step + 1;
-        if made - before > allowed && !jumps(desk) {
-            let text = format!(
-                "{} attempts in {} ns, {step} ns apart",
-                made - before,
-                now - then
-            );
-            self.sense(desk, text);
+    /// How many attempts were made since the loss was heard; no more than the user allowed.
+    pub(super) fn count_attempts(&mut self, core: &Core, desk: &mut Desk<'_>, line: u32) -> u32 {
+        self.clock = self.clock.max(desk.now.as_nanos());
+        let l = &mut self.lines[line as usize];
+        let (Some(before), Some(id), Some(again)) = (l.tried.take(), l.id, l.again) else {
+            return 0;
+        };
+        let (made, side) = (core.trace().attempts(id.index()) - before, l.side);
+        if made > again.attempts_max {
+            let text = format!("side {side:?}: {made} attempts of {again:?}");
+            desk.ledger.breach(desk.env.now(), Check::Attempts, text);
         }
+        made
     }
 
     /// Data of a message waits for memory.

@@ -227,6 +227,8 @@ pub enum Check {
     Conservation,
     /// It ends in time.
     Quiescence,
+    /// No more attempts to make connections anew than allowed, and none too soon.
+    Attempts,
     /// A message's outcome comes by its deadline.
     Deadline,
     /// A forbidden event of fabric, links or memory.

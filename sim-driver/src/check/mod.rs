@@ -1,7 +1,7 @@
 //! Checkers, apart from the drivers and the core: they see facts only.
 //!
 //! Folder map: `fact` (what users observe, and what a checker says), `digest` (bytes compared
-//! without keeping them).
+//! without keeping them), `spacing` (attempts to make connections anew).
 //!
 //! The ledger takes what users observe: connections asked for, messages taken, delivered, ended,
 //! buffers given back, connections closed. It says at once what can never be right, and at the
@@ -12,6 +12,7 @@
 
 mod digest;
 mod fact;
+mod spacing;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use xio_proto::wire::status::TIMEOUT;
 
 pub use digest::Digest;
 pub use fact::{Breach, Check, Class, Fact, Outcome, Refusal};
+pub use spacing::Spacing;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum SideState {
@@ -98,6 +100,8 @@ pub struct Ledger {
     /// No fault may lose anything from this message and this side on: bad outcomes are failures
     /// too.
     lossless: Option<(u64, u32)>,
+    /// From this message and side on something may be lost again.
+    lossy: Option<(u64, u32)>,
     /// How late an outcome may be after its deadline.
     grace: u64,
 }
@@ -116,8 +120,17 @@ impl Ledger {
             self.lossless = Some((self.messages.len() as u64, self.sides.len() as u32));
         }
     }
+    /// From now on users end things that others count on.
+    pub fn expect_loss(&mut self) {
+        self.lossy = Some((self.messages.len() as u64, self.sides.len() as u32));
+    }
     fn is_lossless(&self, message: u64) -> bool {
-        self.lossless.is_some_and(|(first, _)| message >= first)
+        let lossy = self.lossy.is_some_and(|(first, _)| message >= first);
+        !lossy && self.lossless.is_some_and(|(first, _)| message >= first)
+    }
+    fn ends_well(&self, side: u32) -> bool {
+        let lossy = self.lossy.is_some_and(|(_, first)| side >= first);
+        !lossy && self.lossless.is_some_and(|(_, first)| side >= first)
     }
     /// Outcomes may come so many nanoseconds after their deadlines: clocks jump.
     pub fn allow_late(&mut self, nanos: u64) {
@@ -332,8 +345,7 @@ impl Ledger {
             self.breach(at, Check::ExactlyOneEnd, text);
         }
         let excused = was == SideState::Failed || self.is_doomed(side);
-        let lossless = self.lossless.is_some_and(|(_, first)| side >= first);
-        if badly && lossless && !excused {
+        if badly && self.ends_well(side) && !excused {
             let text = format!("side {side} ends badly, with nothing that could be to blame");
             self.breach(at, Check::Quiescence, text);
         }

@@ -13,7 +13,7 @@ use xio_proto::{
 };
 use xio_record::{Recorder, Tape};
 
-use crate::check::Ledger;
+use crate::check::{Check, Ledger, Spacing};
 use crate::env::Env;
 use crate::fabric::{Fabric, NicId, NicLimits, WorkCompletion};
 use crate::link::{HostId, Links};
@@ -121,9 +121,12 @@ pub struct SimDriver {
     late: Vec<(u64, Late)>,
     /// Outputs are not asked for before, in nanoseconds.
     drain_at: u64,
+    /// Events are not asked for before, in nanoseconds.
+    hear_at: u64,
     /// The core's own invariants are checked at every so manieth step; 0 is never.
     check_every: u32,
     steps: u32,
+    spacing: Spacing,
 }
 
 impl core::fmt::Debug for SimDriver {
@@ -204,8 +207,10 @@ impl SimDriver {
             batch: Vec::new(),
             late: Vec::new(),
             drain_at: 0,
+            hear_at: 0,
             check_every: 0,
             steps: 0,
+            spacing: Spacing::default(),
         })
     }
 
@@ -311,6 +316,7 @@ impl SimDriver {
         let now = self.now(hands.env);
         if self.core.poll_timeout().is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);
+            self.look_at_attempts(hands);
             self.settle(hands);
         }
         while self.tell_late(hands) {}
@@ -329,6 +335,21 @@ impl SimDriver {
             }
         }
         self.sleep(hands, budget == 0);
+    }
+
+    /// Attempts begin when their time has come, and nowhere else; a clock that jumps brings those of
+    /// several times together.
+    fn look_at_attempts<U>(&mut self, hands: &mut Hands<'_, U>) {
+        let made = self.core.counters().reconnect_attempts;
+        let step = 1_000_000_000 / u64::from(self.core.config().reconnects_per_second);
+        let wrong = self.spacing.look(made, self.core.now().as_nanos(), step);
+        if let Some(text) = wrong
+            && hands.env.swarm.fired(Site::ClockJump) == 0
+        {
+            let (at, number) = (hands.env.now(), self.number);
+            let text = format!("endpoint {number}: {text}");
+            hands.ledger.breach(at, Check::Attempts, text);
+        }
     }
 
     /// The user takes its turn.
@@ -376,6 +397,14 @@ impl SimDriver {
             hands.env.wake_at(self.number, self.drain_at);
             return;
         }
+        if hands.env.fires(Site::SlowUser) {
+            let after = hands.env.rng.spread(1, 50_000_000);
+            self.hear_at = hands.env.now() + after;
+        }
+        let hears = hands.env.now() >= self.hear_at;
+        if !hears {
+            hands.env.wake_at(self.number, self.hear_at);
+        }
         self.tell_clock(hands.env);
         let mut dice = hands.env.rng.next();
         loop {
@@ -389,7 +418,7 @@ impl SimDriver {
                     let more = match kind {
                         0 => self.rdma_control(hands) || self.tcp_control(hands),
                         1 => self.rdma_work(hands) || self.tcp_work(hands) || self.streams_wanted(),
-                        _ => self.event(hands),
+                        _ => hears && self.event(hands),
                     };
                     if !more {
                         break;

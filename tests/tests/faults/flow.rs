@@ -204,6 +204,48 @@ fn queue_limits_are_exact() {
 }
 
 #[test]
+fn bytes_of_all_connections_are_bounded_together() {
+    let config = |i| Config {
+        queue_bytes: 10_000,
+        queue_bytes_all: 10_000,
+        ..Config::new(i, 64, 48)
+    };
+    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+    let mut talk = Talk::open(&mut rig, false);
+    let first = talk.connections[0];
+    let second = Some(Talk::dial(&mut rig, false));
+    talk.settle(&mut rig);
+    let say = |user, gathered| Say {
+        inline: 0,
+        gathered,
+        ..Say::request(user)
+    };
+    let writable = |rig: &Rig| is(rig, 0, |event| matches!(event, Event::Writable { .. }));
+    for (user, inline) in [(0, false), (10, true)] {
+        let before = writable(&rig);
+        talk.connections[0] = first;
+        talk.say(&mut rig, 0, &say(user, 6000));
+        talk.connections[0] = second;
+        // Small messages go another way through the endpoint, and find the same limit.
+        let small = Say {
+            inline: 100,
+            ..Say::request(user + 1)
+        };
+        let other = if inline { small } else { say(user + 1, 3950) };
+        // Each has 21 bytes of header.
+        talk.say(&mut rig, 0, &say(user + 2, 10_000 - 6000 - 42 - 100));
+        let full = talk.try_say(&mut rig, 0, &other);
+        assert_eq!(full, Err(CommandError::Full(Resource::Queue)));
+        talk.settle(&mut rig);
+        assert_eq!(writable(&rig) - before, 1, "worth another try, once");
+        talk.say(&mut rig, 0, &other);
+        talk.settle(&mut rig);
+    }
+    assert_eq!(talk.count(0, "response"), 6);
+    wind_up(&mut rig);
+}
+
+#[test]
 fn application_bytes_return_by_the_size_that_came() {
     let (mut rig, mut talk) = credited(1000, 5000);
     for user in 0..300 {

@@ -90,6 +90,19 @@ serve xio rdma://10.99.1.2:0 --reply BIGR=20000 --reply BIG2=20000 --reply-size 
 guest "${url#rdma://}" || fail "a client that is not the command"
 stop 306 101
 
+# What entered either endpoint, fed to the protocol again, gives the same outputs line by line.
+requests=0 one_ways=0
+serve xio rdma://10.99.1.2:0 --record /tmp/served.rec --record-log /tmp/served.log
+ping xio 500 --depth 16 --record /tmp/asked.rec --record-log /tmp/asked.log
+ping xio 20 --size 65536 --depth 4
+stop $requests $one_ways
+for side in served asked; do
+    xio replay /tmp/$side.rec >/tmp/replayed || fail "replay: $(tail -n 1 /tmp/replayed)"
+    # Behind the heading, before the verdict.
+    sed '1,/^$/d' /tmp/replayed | sed '/^$/,$d' | cmp - /tmp/$side.log || fail "another $side"
+    echo "cli: $side: $(wc -l </tmp/$side.log) lines replayed"
+done
+
 # A server that refuses, and one that sends elsewhere.
 serve xio rdma://10.99.0.1:0 --reject 7
 xio ping "$url" >/tmp/told 2>&1 && fail "a rejected client succeeded"

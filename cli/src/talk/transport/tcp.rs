@@ -6,7 +6,7 @@ use xio_proto::driver::Driver as _;
 use xio_proto::{Reason, Start};
 use xio_tcp::{Options, TcpDriver};
 
-use super::{Purpose, Transport, config, raise_descriptors};
+use super::{Purpose, Transport, raise_descriptors};
 use crate::talk::watch::Watch;
 
 /// What a server of sockets counts.

@@ -336,7 +336,9 @@ impl<T: Trace> Hot<'_, T> {
         row.heard = true;
         let task = &mut self.tasks[t as usize];
         row.queued_messages -= 1;
-        row.queued_bytes -= task.out.total + u64::from(task.slot_data) + u64::from(task.header_len);
+        let bytes = task.queued_bytes();
+        row.queued_bytes -= bytes;
+        self.g.queued_bytes -= bytes;
         let mut flags = task.flags.difference(TaskFlags::PEER_HOLDS);
         flags.insert(TaskFlags::USER | TaskFlags::EVENTS);
         if task.work > 0 {

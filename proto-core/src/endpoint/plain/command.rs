@@ -63,6 +63,7 @@ impl<T: Trace> Hot<'_, T> {
             && row.state == ConnectionState::Online
             && row.queued_messages < self.g.config.queue_messages
             && (row.queued_bytes == 0 || row.queued_bytes + bytes <= self.g.config.queue_bytes)
+            && self.g.queued_bytes + bytes <= self.g.config.queue_bytes_all
             && options.into.is_empty()
             && options.deadline.is_none()
             && row.policy.deadline.is_none()
@@ -96,6 +97,7 @@ impl<T: Trace> Hot<'_, T> {
         }
         row.queued_messages += 1;
         row.queued_bytes += bytes;
+        self.g.queued_bytes += bytes;
         let last = core::mem::replace(&mut row.req_tail, t);
         if row.req_head == NONE {
             row.req_head = t;
