@@ -62,8 +62,6 @@ pub enum Mutant {
     CancelledShown,
     /// One request more than the peer never got is sent again.
     ResumedOneMore,
-    /// What comes of an earlier life is taken although the peer was told where it ended.
-    OldLifeServed,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
     /// A request is shown although its sender waits no longer.
@@ -75,7 +73,7 @@ pub enum Mutant {
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// The faults that checkers find within 200 seeds.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 32] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -108,7 +106,6 @@ impl Mutant {
         Self::ExpiredShown,
         Self::ReceiptRepeated,
         Self::ResumedOneMore,
-        Self::OldLifeServed,
     ];
 }
 

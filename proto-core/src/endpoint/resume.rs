@@ -215,12 +215,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let (n, next, state) = (row.nexus, row.session_next, row.state);
             if Self::receives(state) && self.token(n) == token {
                 self.trace.mark("earlier life ended by the next");
-                if !mutated!(self.g, OldLifeServed) {
-                    let reason = Some(Reason::Disconnected);
-                    self.connection_input(c, Input::Lost, reason);
-                } else {
-                    self.record_life(c, state);
-                }
+                let reason = Some(Reason::Disconnected);
+                self.connection_input(c, Input::Lost, reason);
                 break;
             }
             c = next;
