@@ -229,7 +229,10 @@ impl Actor {
             let rows = (free.nexuses, free.sessions);
             (rows, free.connections, free.sockets)
         };
-        let (free, first) = (core.free_rows(), self.free.unwrap_or(core.free_rows()));
+        let (free, first) = (
+            core.free_rows(),
+            self.free.unwrap_or_else(|| core.free_rows()),
+        );
         if rows(free) != rows(first) {
             self.sense(
                 desk,
