@@ -158,6 +158,10 @@ pub(crate) struct ServeArgs {
     /// [default: 20us]
     #[arg(long, value_name = "T")]
     pub(crate) spin: Option<Spin>,
+    /// A number that this server, and no other, has whenever it is started, by which clients know that
+    /// it was started again; 0 for none [default: made of this host and the address; none with port 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) identity: Option<u64>,
     /// Memory for data that does not fit a frame, like 2GiB; more has to wait, and a message that
     /// is larger is refused
     #[arg(long, value_name = "B", default_value = "512MiB", value_parser = memory)]

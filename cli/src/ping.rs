@@ -28,6 +28,8 @@ struct Summary<'a, P> {
     failed: &'a BTreeMap<String, u64>,
     lost: u64,
     duplicated: u64,
+    /// Times that the connection was made anew to a server that had been started again.
+    restarts: u64,
     bytes: u64,
     seconds: f64,
     msgs_per_s: f64,
@@ -78,6 +80,7 @@ fn run_over<D: Transport>(args: &PingArgs, out: &Output, record: Option<&Files>)
         room,
         spin: args.spin,
         record,
+        identity: 0,
     })?;
     let stop = Stop::on_signals()?;
     let workload = Workload {
@@ -247,6 +250,7 @@ fn summary<'a, D: Transport, F: Fn(u64) -> Shape>(
         failed: &outcomes.failed,
         lost: outcomes.lost(),
         duplicated: outcomes.duplicated,
+        restarts: outcomes.restarts,
         bytes: outcomes.bytes,
         seconds,
         msgs_per_s: if seconds > 0.0 {
@@ -286,6 +290,10 @@ fn text(out: &Output, outcomes: &Outcomes, seconds: f64, rate: f64) -> Result<()
     ))?;
     for (reason, count) in &outcomes.failed {
         out.text(format_args!("  {count:>9}  {reason}{}\n", hint(reason)))?;
+    }
+    if outcomes.restarts > 0 {
+        let times = Count(outcomes.restarts, "time");
+        out.text(format_args!("the server was started again {times}\n"))?;
     }
     if outcomes.ok == 0 {
         return Ok(());

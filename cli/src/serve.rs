@@ -9,6 +9,7 @@ use xio_proto::{Event, ListenOptions};
 use crate::args::ServeArgs;
 use crate::output::{Count, Output};
 use crate::talk::clock::now;
+use crate::talk::identity;
 use crate::talk::server::{Counts, Replies, Server, Welcome};
 use crate::talk::state::State;
 use crate::talk::stop::{LOOK_EVERY, Stop};
@@ -58,6 +59,7 @@ fn run_over<D: Transport>(args: &ServeArgs, out: &Output, record: Option<&Files>
         room,
         spin: args.spin,
         record,
+        identity: args.identity.unwrap_or_else(|| identity::of(&args.url)),
     })?;
     let stop = Stop::on_signals()?;
     let is_asked = Stop::asked_besides()?;

@@ -107,6 +107,19 @@ pub struct Keepalive {
 }
 
 impl Config {
+    /// The same for one life of a program, as drivers say it: `incarnation`, which is larger in each
+    /// later life, and `seed`, which no other life has, where they are still 0 (PROTOCOL.md 2.6, 2.7).
+    #[must_use]
+    pub const fn in_life(mut self, incarnation: u64, seed: u64) -> Self {
+        if self.incarnation == 0 {
+            self.incarnation = incarnation;
+        }
+        if self.seed == 0 {
+            self.seed = seed;
+        }
+        self
+    }
+
     /// libxio's defaults for an endpoint with the given numbers of slots.
     pub const fn new(endpoint: u8, rx_slots: u32, tx_slots: u32) -> Self {
         Self {

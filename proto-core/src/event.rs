@@ -102,9 +102,9 @@ pub enum Event {
         /// The peer's private data (of a rejection).
         private: Span,
     },
-    /// The connection is lost and will be made anew (PROTOCOL.md 8.5). Every message that it costs has
-    /// had its outcome; what was never sent waits, and more may be sent meanwhile. `Reconnected` or
-    /// `Closed` follows.
+    /// The connection is lost and will be made anew (PROTOCOL.md 8.5). What was never
+    /// sent waits, and what was sent to a peer that can say whether it came; all else that it costs has
+    /// had its outcome. More may be sent meanwhile. `Reconnected` or `Closed` follows.
     Reconnecting {
         /// The connection.
         connection: ConnectionId,
@@ -126,6 +126,9 @@ pub enum Event {
         user: u64,
         /// Attempts that it took.
         attempts: u32,
+        /// The peer was started again meanwhile: it has an identity, and is in another life (PROTOCOL.md
+        /// 2.7). What it knew of the connection it does not know any more.
+        restarted: bool,
         /// Holds the peer's private data until released; `None` when there is none.
         message: Option<TaskId>,
         /// The peer's private data.

@@ -60,6 +60,8 @@ pub enum Mutant {
     CancelledOther,
     /// A request that was cancelled is answered, and shown to its user too.
     CancelledShown,
+    /// One request more than the peer never got is sent again.
+    ResumedOneMore,
     /// The wait that goes with a request is a thousand times too long.
     WaitStretched,
     /// A request is shown although its sender waits no longer.
@@ -71,7 +73,7 @@ pub enum Mutant {
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// The faults that checkers find within 200 seeds.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -103,6 +105,7 @@ impl Mutant {
         Self::WaitStretched,
         Self::ExpiredShown,
         Self::ReceiptRepeated,
+        Self::ResumedOneMore,
     ];
 }
 

@@ -82,6 +82,17 @@ impl Pool {
         }
         None
     }
+    /// Ends the life of a row's id as [`give`](Self::give) does, and counts the row as free; it is on a
+    /// list of its owner's instead of this one.
+    pub(crate) fn count_given<R: Row>(&mut self, row: &mut R) {
+        *row.generation() = row.generation().wrapping_add(1);
+        self.free += 1;
+        debug_assert!(self.free <= self.end);
+    }
+    /// Such a row is taken.
+    pub(crate) fn count_taken(&mut self) {
+        self.free -= 1;
+    }
     /// The row that would be taken now.
     #[inline(always)]
     pub(crate) fn next<R: Row>(&self, rows: &[R]) -> Option<u32> {

@@ -14,6 +14,7 @@ use xio_proto::{
 
 use crate::error::Error;
 use crate::io::{Boxed, Core, Io};
+use crate::life::in_this_life;
 use crate::options::{Options, Stats};
 use crate::pool::{Pool, SlotPool};
 use crate::waker::Waker;
@@ -56,12 +57,14 @@ impl<T: Trace> std::fmt::Debug for TcpDriver<T> {
 }
 
 impl TcpDriver {
-    /// A driver without an observer, with tables of the given sizes.
+    /// A driver without an observer, with tables of the given sizes. `incarnation` and `seed` of the
+    /// settings that are 0 become those of this run ([`in_this_life`](crate::in_this_life)); peers
+    /// recognise it when it was started again if it has an `identity`.
     ///
     /// # Errors
     /// A setting that cannot work, or a system that gives no event queue.
     pub fn new(config: Config, counts: &Counts, options: Options) -> Result<Self, Error> {
-        Self::with_trace(config, counts, options, NoTrace)
+        Self::with_trace(in_this_life(config), counts, options, NoTrace)
     }
 
     /// Tables for so many transport connections, with a connection and a session each, on one or
@@ -85,7 +88,7 @@ impl TcpDriver {
 }
 
 impl<T: Trace> TcpDriver<T> {
-    /// A driver whose endpoint's transitions `trace` hears of.
+    /// A driver whose endpoint's transitions `trace` hears of, with settings as they are.
     ///
     /// # Errors
     /// As [`new`](TcpDriver::new).

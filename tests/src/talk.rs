@@ -356,6 +356,13 @@ impl Talk {
         accepted.expect("room");
     }
 
+    /// Private data that came with an answer.
+    fn release(world: &mut impl World, i: usize, message: Option<TaskId>) {
+        if let Some(message) = message {
+            world.sides()[i].endpoint.release(message).expect("held");
+        }
+    }
+
     fn on_event(&mut self, world: &mut impl World, i: usize, event: Event) {
         if let Some(text) = outcome(&event) {
             self.note(i, text);
@@ -370,17 +377,17 @@ impl Talk {
                 ..
             } => {
                 self.connections[i] = Some(connection);
-                if let Some(message) = message {
-                    world.sides()[i].endpoint.release(message).expect("held");
-                }
+                Self::release(world, i, message);
             }
             Event::Reconnected {
-                message, attempts, ..
+                message,
+                attempts,
+                restarted,
+                ..
             } => {
-                self.note(i, format!("reconnected after {attempts}"));
-                if let Some(message) = message {
-                    world.sides()[i].endpoint.release(message).expect("held");
-                }
+                let to = if restarted { ", to another life" } else { "" };
+                self.note(i, format!("reconnected after {attempts}{to}"));
+                Self::release(world, i, message);
             }
             Event::PayloadWaiting {
                 task, header, len, ..

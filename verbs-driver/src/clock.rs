@@ -19,12 +19,21 @@ impl Clock {
 
 /// Nanoseconds of the system's monotonic clock.
 fn monotonic() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// Nanoseconds of the system's clock of the day, by which later runs of a program are known.
+pub(crate) fn of_day() -> u64 {
+    read(libc::CLOCK_REALTIME)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the time lives as long as the call. It cannot fail: every Linux has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    // SAFETY: the time lives as long as the call. It cannot fail: every Linux has these clocks.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 

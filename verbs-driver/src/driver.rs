@@ -15,7 +15,7 @@ use xio_proto::{
 };
 
 use crate::buffers::Buffers;
-use crate::clock::Clock;
+use crate::clock::{Clock, of_day};
 use crate::cm::{Channel, Queues};
 use crate::counters;
 use crate::device::{Completions, Device, DeviceLimits, Domain};
@@ -59,12 +59,17 @@ impl<T: Trace> std::fmt::Debug for VerbsDriver<T> {
 }
 
 impl VerbsDriver {
-    /// A driver without an observer, with tables of the given sizes.
+    /// A driver without an observer, with tables of the given sizes. `incarnation` and `seed` of the
+    /// settings that are 0 are set for this run: from the clock, so that later runs have a larger one,
+    /// and by the system's random numbers (PROTOCOL.md 2.7).
     ///
     /// # Errors
     /// No such device, one that offers too little, memory that cannot be locked, or a setting that
     /// cannot work.
     pub fn new(config: Config, counts: &Counts, options: &Options) -> Result<Self, Error> {
+        let life = of_day();
+        // Without random numbers the clock at least differs from run to run.
+        let config = config.in_life(life, getrandom::u64().unwrap_or(life));
         Self::with_trace(config, counts, options, NoTrace)
     }
 
@@ -91,7 +96,7 @@ impl VerbsDriver {
 }
 
 impl<T: Trace> VerbsDriver<T> {
-    /// A driver whose endpoint's transitions `trace` hears of.
+    /// A driver whose endpoint's transitions `trace` hears of, with settings as they are.
     ///
     /// # Errors
     /// As [`new`](VerbsDriver::new).

@@ -172,6 +172,7 @@ fn endpoint<D: Transport>(url: &Url, side: Side, depth: u32) -> Result<D> {
         room,
         spin: None,
         record: None,
+        identity: 0,
     })
 }
 

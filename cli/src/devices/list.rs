@@ -11,7 +11,7 @@ use xio_verbs::{DeviceChoice, DeviceLimits, DeviceReport, Error, PortReport, inv
 use crate::logging::Events;
 use crate::output::Output;
 use crate::serve;
-use crate::talk::transport::verbs;
+use crate::talk::transport::{config, verbs};
 
 /// The object that `--json` prints.
 #[derive(Debug, Serialize)]
@@ -107,8 +107,10 @@ pub(crate) fn first_address() -> Result<IpAddr> {
 
 fn device(report: DeviceReport) -> Device {
     let mut trouble: Vec<String> = report.trouble.iter().map(ToString::to_string).collect();
+    let room = serve::room(1);
     if trouble.is_empty()
-        && let Err(error) = verbs::open::<Events>(0, serve::room(1), choice(&report), None, None)
+        && let Err(error) =
+            verbs::open::<Events>(config(0, room), room, choice(&report), None, None)
     {
         // What only shows when somebody tries: memory that cannot be locked, queues too short.
         trouble.push(format!("{:#}", verbs::explained(error)));

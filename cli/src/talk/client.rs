@@ -69,6 +69,8 @@ pub(crate) struct Outcomes {
     pub(crate) failed: BTreeMap<String, u64>,
     /// Outcomes that came a second time.
     pub(crate) duplicated: u64,
+    /// Times that the server turned out to have been started again.
+    pub(crate) restarts: u64,
     /// Bytes of data that went out or came in with good outcomes.
     pub(crate) bytes: u64,
     /// From command to outcome, in nanoseconds.
@@ -138,6 +140,7 @@ impl Outcomes {
             receipts: 0,
             failed: BTreeMap::new(),
             duplicated: 0,
+            restarts: 0,
             bytes: 0,
             latencies: Histogram::new(3).context("a histogram of three digits")?,
         })
@@ -242,7 +245,15 @@ impl<F: Fn(u64) -> Shape> Client<F> {
                 }
                 self.established(driver, connection);
             }
-            Event::ConnectFailed { message, .. } | Event::Reconnected { message, .. } => {
+            Event::Reconnected {
+                message, restarted, ..
+            } => {
+                self.outcomes.restarts += u64::from(restarted);
+                if let Some(message) = message {
+                    release(driver, message);
+                }
+            }
+            Event::ConnectFailed { message, .. } => {
                 if let Some(message) = message {
                     release(driver, message);
                 }

@@ -6,6 +6,7 @@ pub(crate) mod buffers;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod content;
+pub(crate) mod identity;
 pub(crate) mod server;
 pub(crate) mod state;
 pub(crate) mod stop;

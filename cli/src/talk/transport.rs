@@ -65,9 +65,21 @@ pub(crate) struct Purpose<'a> {
     pub(crate) spin: Option<Spin>,
     /// Where a recording of its endpoint goes.
     pub(crate) record: Option<&'a Files>,
+    /// Who it is in all of its lives; 0 for nobody in particular.
+    pub(crate) identity: u64,
 }
 
 impl Purpose<'_> {
+    /// How its endpoint is set up.
+    fn config(&self) -> Config {
+        let config = Config {
+            identity: self.identity,
+            ..config(self.endpoint(), self.room)
+        };
+        // Before a recording begins, which must know what the endpoint is told.
+        xio_tcp::in_this_life(config)
+    }
+
     /// The endpoint's number: a process has one of each side at most.
     fn endpoint(&self) -> u8 {
         match self.side {

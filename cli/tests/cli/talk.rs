@@ -200,6 +200,7 @@ fn objects_have_the_agreed_fields() {
         "p90_ns",
         "p999_ns",
         "p99_ns",
+        "restarts",
         "seconds",
         "sent",
         "url",
@@ -465,7 +466,9 @@ fn answers_follow_the_header() {
 
 #[test]
 fn a_ping_outlives_a_server_that_is_killed() {
-    let mut server = Serve::start(&["tcp://127.0.0.1:0"]);
+    // With port 0 it has no identity of its address, so it is told one.
+    let args = ["--identity", "7"];
+    let mut server = Serve::start(&[&["tcp://127.0.0.1:0"], &args[..]].concat());
     let url = server.url.clone();
     let client = Command::new(env!("CARGO_BIN_EXE_xio"))
         .args([
@@ -486,7 +489,7 @@ fn a_ping_outlives_a_server_that_is_killed() {
     server.signal("KILL");
     let ended = server.child.wait().expect("it ends");
     assert!(!ended.success());
-    let mut server = Serve::start(&[&url]);
+    let mut server = Serve::start(&[&[url.as_str()], &args[..]].concat());
     server.wait_for("is established");
     let output = client.wait_with_output().expect("it ends");
     let object = json(&output);
@@ -494,6 +497,7 @@ fn a_ping_outlives_a_server_that_is_killed() {
     // The one that was out is not repeated.
     assert!(ok == 100 || ok == 99, "{object}");
     assert_eq!(output.status.success(), ok == 100, "{object}");
+    assert_eq!(object["restarts"], 1, "{object}");
     // The rest was answered by the first.
     let answered = server.stop()["requests"].as_u64();
     assert!(answered > Some(0) && answered <= Some(ok), "{object}");

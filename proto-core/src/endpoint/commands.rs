@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use super::Endpoint;
 use crate::config::{ConnectOptions, ListenOptions};
-use crate::entries::{Connection, Frames, Listener, Session};
+use crate::entries::{Connection, Frames, Listener, Past, Session};
 use crate::error::{CommandError, Length, Reason, Refusal, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
@@ -13,6 +13,7 @@ use crate::output::Control;
 use crate::state::connection::{self, Input};
 use crate::state::{nexus, session};
 use crate::storage::Storage;
+use crate::table::{queue_pop, queue_push};
 use crate::tid;
 use crate::time::Instant;
 use crate::trace::Trace;
@@ -504,7 +505,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn take_session_row(&mut self) -> Option<u32> {
         let t = self.s.tables();
-        let s = self.g.sessions.take(t.sessions)?;
+        let s = match self.g.sessions.take(t.sessions) {
+            Some(s) => s,
+            None if self.g.past_sessions.is_empty() => return None,
+            None => {
+                // The life that is longest over is forgotten.
+                self.g.sessions.count_taken();
+                let q = &mut self.g.past_sessions;
+                queue_pop!(t.sessions, q.head, q.tail, next_free)
+            }
+        };
         let row = &mut t.sessions[s as usize];
         let own_id = tid::of_session(self.g.config.endpoint, s, row.generation);
         *row = Session {
@@ -518,8 +528,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn give_session(&mut self, s: u32) {
         self.disarm(crate::timer::Timer::Session(s));
         let t = self.s.tables();
-        t.sessions[s as usize].state = session::State::Vacant;
-        self.g.sessions.give(t.sessions, s);
+        let row = &mut t.sessions[s as usize];
+        row.state = session::State::Vacant;
+        if row.past.is_life() {
+            self.g.sessions.count_given(row);
+            let q = &mut self.g.past_sessions;
+            queue_push!(t.sessions, q.head, q.tail, next_free, s);
+        } else {
+            row.past = Past::NONE;
+            self.g.sessions.give(t.sessions, s);
+        }
         self.one_less();
     }
 

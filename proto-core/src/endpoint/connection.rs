@@ -80,6 +80,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.send_fin(c);
             }
             Action::AckAndFin => {
+                self.end_resume(c, None);
                 let reason = self.connection(c).reason;
                 self.flush_queued_requests(c, reason);
                 self.connection(c).frames.insert(Frames::FIN_RSP);
@@ -87,6 +88,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             Action::Ack => {
                 self.trace.mark("simultaneous close");
+                self.end_resume(c, None);
                 self.connection(c).frames.insert(Frames::FIN_RSP);
                 self.mark_tx(c);
             }
@@ -158,6 +160,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if let Some(keepalive) = self.g.config.keepalive {
             self.arm_after(Timer::Keepalive(c), keepalive.time);
         }
+        if again {
+            self.begin_resume(c);
+        }
         self.mark_tx(c);
     }
 
@@ -180,6 +185,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn connection_deadline(&mut self, c: u32) {
         if self.connection(c).state == State::Waiting {
             self.retry_due(c);
+            return;
+        }
+        if self.connection(c).state == State::Online {
+            // The peer says nothing of the life before.
+            self.end_resume(c, None);
             return;
         }
         // Without a transport connection it was the user who did not say where a portal is.
@@ -292,6 +302,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if n != NONE {
             self.nexus(n).late_allowed = true;
         }
+        self.record_life(c, from);
         self.end_connection(c, from);
         if n != NONE && self.connection(c).state == State::Ending {
             // What the device or the peer still has of it comes back with the transport connection.

@@ -224,7 +224,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         let failed = row.events.contains(ConnectionEvents::FAILED);
         let again = row.events.contains(ConnectionEvents::ANEW);
-        let attempts = self.retry(c).map_or(0, |retry| retry.attempts);
+        let mut retry = self.retry(c);
+        let attempts = retry.map_or(0, |retry| retry.attempts);
+        let mut restarted = false;
+        if let Some(retry) = retry.as_mut().filter(|_| again) {
+            restarted = core::mem::take(&mut retry.restarted);
+            self.set_retry(c, retry);
+        }
         let row = self.connection(c);
         let slot = core::mem::replace(&mut row.setup_task, NONE);
         let (user, s, reason) = (row.user, row.session, row.reason);
@@ -264,6 +270,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 session,
                 user,
                 attempts,
+                restarted,
                 message,
                 private,
             }

@@ -3,13 +3,26 @@
 use core::fmt::{Result, Write};
 
 use super::{ConnectionCounters, Counters, Endpoint, Globals, LifeCycle, NexusCounters};
-use crate::entries::{Agreement, Connection, Nexus, SlotUse};
+use crate::entries::{Agreement, Connection, Nexus, Past, Session, SlotUse};
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
 use crate::state::session::State as SessionState;
 use crate::state::task::State as TaskState;
 use crate::storage::Storage;
 use crate::trace::Trace;
+
+/// What is remembered, but for the number that differs with each transport connection.
+const fn without_token(past: Past) -> Past {
+    let (token, sent) = match past.token {
+        Past::ANSWER => (Past::ANSWER, 0),
+        token => (token & 1, past.sent),
+    };
+    Past {
+        token,
+        sent,
+        next: past.next,
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Writes all that decides what the endpoint does from here on: what is no table, and each row
@@ -61,12 +74,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         }
         for (s, row) in view.sessions.iter().enumerate() {
+            let past = without_token(row.past);
             if row.state != SessionState::Vacant {
-                write!(out, "s{s}{row:?}")?;
+                let row = row.clone();
+                write!(out, "s{s}{:?}", Session { past, ..row })?;
+            } else if row.past.is_life() {
+                // Whoever names it is answered.
+                write!(out, "s{s}{:?}{past:?}", row.own_id)?;
             }
         }
         for (t, row) in view.tasks.iter().enumerate() {
-            if row.state != TaskState::Vacant {
+            if row.is_retry() {
+                let mut row = row.clone();
+                row.remote_addr &= 1;
+                write!(out, "t{t}{row:?}")?;
+            } else if row.state != TaskState::Vacant {
                 write!(out, "t{t}{row:?}")?;
             }
         }

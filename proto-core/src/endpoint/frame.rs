@@ -267,6 +267,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if self.nexus(n).agreement.is_speaking() {
             self.write_introduction(n, kind, &mut bytes[start..]);
         }
+        if matches!(kind, Kind::ResumeReq | Kind::ResumeRsp) {
+            self.resume_said(c, kind).put(&mut bytes[start..]);
+        }
         // On two streams even the payload of a control frame goes on the data stream.
         let end = at + usize::from(header_len);
         let layout = Layout::new(framing, slot, start, at, end);
@@ -293,6 +296,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Frames::KEEPALIVE_REQ => (Kind::KeepaliveReq, 0, none),
             Frames::KEEPALIVE_RSP => (Kind::KeepaliveRsp, row.keepalive_rtid, none),
             Frames::CANCEL_REQ => (Kind::CancelReq, 0, none),
+            Frames::RESUME_REQ => (Kind::ResumeReq, 0, Awaited::RESUME),
+            Frames::RESUME_RSP => (Kind::ResumeRsp, row.setup_rtid, none),
             _ => (Kind::AckReq, 0, none),
         }
     }

@@ -126,8 +126,11 @@ pub struct Counters {
     pub reconnect_attempts: u64,
     /// Connections that were aborted as they had not parted within the bound of `stop`.
     pub stop_aborted: u64,
-    /// Transport connections that ended because their peer was started again.
+    /// Transport connections that ended because their peer was started again, and connections that
+    /// found it so when they were made anew.
     pub restarts_seen: u64,
+    /// Times that a peer said what it got of a connection's life before, and that it was told.
+    pub resumes: u64,
     /// Messages whose deadline passed before their outcome.
     pub timed_out: u64,
     /// Messages that the user cancelled before their outcome.

@@ -184,6 +184,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let value = session.flags.bits().into();
             return Ok(self.break_session(c, What::ResponseFlags, 20, value));
         }
+        self.note_answered(c, session.serial);
         if response.kind == Kind::OneWayRsp {
             self.answer_one_way(t, session.receipt_result);
             return Ok(Keep::No);

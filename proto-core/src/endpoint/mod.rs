@@ -30,6 +30,7 @@ mod portal;
 mod receive;
 mod reconnect;
 mod rendezvous;
+mod resume;
 mod send;
 mod session;
 mod shared;
@@ -104,6 +105,11 @@ pub const MARKS: &[&str] = &[
     "stop aborted what was left",
     "extensions agreed",
     "earlier life ended",
+    "earlier life ended by the next",
+    "earlier life not known to the peer",
+    "earlier life resumed",
+    "peer lives again",
+    "request of an earlier life sent again",
     "cancelled before it was fetched",
     "cancelled before it was delivered",
     "cancelled in the user's hands",
@@ -176,6 +182,8 @@ pub(crate) struct Globals {
     /// Connections and sessions with events.
     pub(crate) connection_events: Queue,
     pub(crate) session_events: Queue,
+    /// Free rows of sessions that remember a life; the oldest first.
+    pub(crate) past_sessions: Queue,
     /// Outgoing bytes without an outcome, of all connections.
     pub(crate) queued_bytes: u64,
     /// Connections whose user waits for a task, a slot, or others' bytes to be gone.
@@ -320,6 +328,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             tx_answers: (tx / 4).clamp(1, 64),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
+            past_sessions: Queue::EMPTY,
             rare_events: false,
             queued_bytes: 0,
             blocked: Queue::EMPTY,

@@ -15,7 +15,7 @@ use crate::storage::Storage;
 use crate::table::{queue_pop, queue_remove};
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::Kind;
+use crate::wire::{Extensions, Kind};
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     #[inline]
@@ -49,6 +49,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.leave_pool_line(t);
         self.hot().finish(t, ending);
+        if flags.intersects(TaskFlags::KEPT) {
+            self.drop_slot(t);
+        }
         if !flags.contains(TaskFlags::INCOMING) && self.connection(c).wants_writable {
             self.queue_has_room(c);
         }
@@ -58,6 +61,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         if !self.task(t).flags.contains(TaskFlags::EVENTS) {
             self.try_free(t);
+        }
+    }
+
+    /// A message that kept its slot to be sent again never is.
+    fn drop_slot(&mut self, t: u32) {
+        let row = self.task(t);
+        // It may be on its way, or in a queue that is looked at later.
+        let wanted = row.work > 0 || row.flags.contains(TaskFlags::QUEUED);
+        if wanted || row.flags.contains(TaskFlags::INCOMING) {
+            return;
+        }
+        let slot = core::mem::replace(&mut row.slot, NONE);
+        if slot != NONE {
+            self.free_slot(slot);
         }
     }
 
@@ -123,11 +140,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.try_free(t);
     }
 
+    /// Whether a message may be sent again though its frame is out.
+    pub(crate) fn keeps_slot(&mut self, t: u32) -> bool {
+        let row = self.task(t);
+        let (flags, n, open) = (row.flags, row.nexus, row.ending == Ending::Open);
+        let asks =
+            flags.contains(TaskFlags::KEPT) && n != NONE && self.nexus(n).can(Extensions::RESUME);
+        open && (asks || flags.contains(TaskFlags::IDEMPOTENT))
+    }
+
     /// A message's frame is out.
     fn frame_done(&mut self, t: u32) {
-        let row = self.task(t);
         // What may be sent again keeps what the user wrote into the slot.
-        let kept = row.flags.contains(TaskFlags::IDEMPOTENT);
+        let kept = self.keeps_slot(t);
+        let row = self.task(t);
         let slot = if kept {
             NONE
         } else {

@@ -18,7 +18,7 @@ use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
     Bounds, CreditNop, Extensions, Framing, Kind, NexusSetupRequest, NexusSetupResponse, ReadAck,
-    Request, Response, Violation, What, peek_kind, wait_of,
+    Request, Response, Resume, Violation, What, peek_kind, wait_of,
 };
 
 /// Deepest queue that is ever told or believed: a libxio's queue pair has little more.
@@ -187,11 +187,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let request = Request::parse(bytes, framing, &self.bounds())?;
             match kind {
                 Kind::HelloReq => self.on_hello(n, &request),
+                Kind::ResumeReq => self.on_resume_request(n, &request, Resume::open(bytes)),
                 _ => self.on_control_request(n, &request),
             }
         } else {
             let response = Response::parse(bytes, framing, &self.bounds())?;
-            self.on_control_response(n, &response)
+            match kind {
+                Kind::ResumeRsp => self.on_resume_response(n, &response, Resume::open(bytes)),
+                _ => self.on_control_response(n, &response),
+            }
         }
     }
 
@@ -254,6 +258,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                     }
                     Kind::SessionSetupReq => self.on_setup_request(n, slot, &request),
                     Kind::HelloReq => self.on_hello(n, &request),
+                    Kind::ResumeReq => self.on_resume_request(n, &request, Resume::open(bytes)),
                     _ => self.on_control_request(n, &request),
                 }
             }
@@ -268,6 +273,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 match kind {
                     Kind::MsgRsp | Kind::OneWayRsp => self.on_response(n, slot, &response),
                     Kind::SessionSetupRsp => self.on_setup_response(n, slot, &response),
+                    Kind::ResumeRsp => self.on_resume_response(n, &response, Resume::open(bytes)),
                     _ => self.on_control_response(n, &response),
                 }
             }

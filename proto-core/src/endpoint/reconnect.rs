@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use super::Endpoint;
 use crate::config::{ConnectOptions, Reconnect};
-use crate::entries::{Awaited, ConnectionEvents, Direct, Frames, Nexus, Retry, TaskFlags};
+use crate::entries::{Awaited, ConnectionEvents, Direct, Frames, Life, Nexus, Retry, TaskFlags};
 use crate::error::{CommandError, Reason, Refusal, Resource};
 use crate::ids::{NONE, TransportId};
 use crate::mutant::mutated;
@@ -23,7 +23,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::status;
+use crate::wire::{Extensions, status};
 
 /// Peers that are remembered as incompatible.
 pub(crate) const INCOMPATIBLE_MAX: usize = 8;
@@ -133,6 +133,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             told: false,
             booked: false,
             at: Instant::ZERO,
+            answered: 0,
+            life: Life::NONE,
+            identity: 0,
+            incarnation: 0,
+            restarted: false,
         };
         let tables = self.s.tables();
         let Some(t) = self.g.tasks.take(tables.tasks) else {
@@ -203,6 +208,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let now = self.g.now;
         self.disarm(Timer::Connection(c));
         self.disarm(Timer::Keepalive(c));
+        if from == State::Online {
+            self.remember_life(c);
+        }
         let row = self.connection(c);
         row.frames = Frames::empty();
         row.awaited = Awaited::empty();
@@ -261,15 +269,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.try_free(t);
         }
         self.drop_begun(c);
+        let n = self.connection(c).nexus;
+        let asks = n != NONE && self.nexus(n).can(Extensions::RESUME);
         for_each_oldest_first!(self, c, t => {
             let row = self.task(t);
             let whole = row.direct == Direct::No;
-            let repeat = row.flags.contains(TaskFlags::IDEMPOTENT);
+            let kept = asks && row.flags.contains(TaskFlags::KEPT);
+            let repeat = kept || row.flags.contains(TaskFlags::IDEMPOTENT);
             let waits = row.flags.contains(TaskFlags::QUEUED);
-            let kept = whole && !mutated!(self.g, QueuedDropped);
+            let stays = whole && !mutated!(self.g, QueuedDropped);
             let row = self.task(t);
             match row.state {
-                TaskState::Queued if kept => {}
+                TaskState::Queued if stays => {}
+                TaskState::Parked => {}
                 TaskState::Ended if waits && row.nexus == NONE => {}
                 TaskState::Sent if whole && repeat => self.park(t),
                 _ => self.end_task(t, reason),
@@ -307,9 +319,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The table's action when everything of the old life is back.
     pub(crate) fn await_retry(&mut self, c: u32) {
-        self.requeue_parked(c);
-        let told = self.retry(c).is_some_and(|retry| retry.told);
-        if told {
+        let retry = self.retry(c);
+        if retry.is_some_and(|retry| retry.life.token != 0) {
+            self.leave_parked(c);
+        } else {
+            self.requeue_parked(c, None);
+        }
+        if retry.is_some_and(|retry| retry.told) {
             self.leave_session(c);
             self.next_attempt(c);
         } else {
@@ -317,37 +333,49 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// Messages that are sent again go before those that were never sent, in their old order.
-    fn requeue_parked(&mut self, c: u32) {
+    /// Messages that are sent again go before those that were never sent, in their old order: those
+    /// that are idempotent, and those from serial number `next` on, which the peer never got.
+    pub(crate) fn requeue_parked(&mut self, c: u32, next: Option<u64>) {
         // The youngest is first in the list.
         let mut t = self.connection(c).tasks;
         while t != NONE {
-            let next = self.task(t).next;
-            if self.task(t).state == TaskState::Parked {
-                self.task_input(t, TaskInput::Requeue);
-                let tables = self.s.tables();
-                let row = &mut tables.connections[c as usize];
-                let task = &mut tables.tasks[t as usize];
-                task.nexus = NONE;
-                task.flags.insert(TaskFlags::QUEUED | TaskFlags::REPEATED);
-                if task.flags.contains(TaskFlags::RECEIPT_DONE) {
-                    // The user has had its receipt.
-                    task.flags.remove(TaskFlags::RECEIPT_DONE);
-                    let repeated = mutated!(self.g, ReceiptRepeated);
-                    task.flags.set(TaskFlags::RECEIPT, repeated);
-                }
-                if mutated!(self.g, RepeatedOutOfOrder) {
-                    queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
-                } else {
-                    task.queue_next = row.req_head;
-                    if row.req_head == NONE {
-                        // The end of an empty queue is whatever left it last.
-                        row.req_tail = t;
-                    }
-                    row.req_head = t;
-                }
+            let row = self.task(t);
+            let (state, serial, flags, older) = (row.state, row.serial, row.flags, row.next);
+            let never = next.is_some_and(|next| serial >= next);
+            if state == TaskState::Parked && (never || flags.contains(TaskFlags::IDEMPOTENT)) {
+                self.requeue(c, t, !never);
             }
-            t = next;
+            t = older;
+        }
+    }
+
+    fn requeue(&mut self, c: u32, t: u32, repeated: bool) {
+        self.task_input(t, TaskInput::Requeue);
+        let tables = self.s.tables();
+        let row = &mut tables.connections[c as usize];
+        let task = &mut tables.tasks[t as usize];
+        task.nexus = NONE;
+        task.flags.insert(TaskFlags::QUEUED);
+        if repeated {
+            task.flags.insert(TaskFlags::REPEATED);
+        } else {
+            self.trace.mark("request of an earlier life sent again");
+        }
+        if task.flags.contains(TaskFlags::RECEIPT_DONE) {
+            // The user has had its receipt.
+            task.flags.remove(TaskFlags::RECEIPT_DONE);
+            let repeated = mutated!(self.g, ReceiptRepeated);
+            task.flags.set(TaskFlags::RECEIPT, repeated);
+        }
+        if mutated!(self.g, RepeatedOutOfOrder) {
+            queue_push!(tables.tasks, row.req_head, row.req_tail, queue_next, t);
+        } else {
+            task.queue_next = row.req_head;
+            if row.req_head == NONE {
+                // The end of an empty queue is whatever left it last.
+                row.req_tail = t;
+            }
+            row.req_head = t;
         }
     }
 

@@ -182,6 +182,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let repeat = options.idempotent || mutated!(self.g, RepeatedSilently);
         let row = self.task(t);
         row.flags.set(TaskFlags::IDEMPOTENT, repeat && again);
+        row.flags.set(TaskFlags::KEPT, again);
         row.force_read = options.force_read;
         self.enqueue_request(c, t, bytes);
         let by_default = self.connection(c).policy.deadline;

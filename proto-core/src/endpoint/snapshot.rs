@@ -380,6 +380,7 @@ named!(Counters {
     stale_sockets,
     bytes_discarded,
     restarts_seen,
+    resumes,
     reconnect_attempts,
     stop_aborted,
     timed_out,

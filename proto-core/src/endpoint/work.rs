@@ -515,7 +515,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Nothing;
         }
         let (req, rsp, turn, n) = (row.req_head, row.rsp_head, row.rsp_turn, row.nexus);
-        let req_goes = req != NONE && (!flow_control || self.covered(c, req));
+        let waits = row.frames.contains(Frames::RESUMING);
+        let req_goes = req != NONE && !waits && (!flow_control || self.covered(c, req));
         let rsp_goes = rsp != NONE;
         let turn = turn || (rsp_goes && self.lacks_request_credits(n));
         match (req_goes, rsp_goes, turn) {
@@ -529,7 +530,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Pick::Control(Frames::FIN_RSP);
         }
         let fin_rsp_first = row.frames.contains(Frames::FIN_RSP);
-        let fin = row.frames.contains(Frames::FIN_REQ) && req == NONE && !fin_rsp_first;
+        let last = req == NONE && !waits && !fin_rsp_first;
+        let fin = row.frames.contains(Frames::FIN_REQ) && last;
         // A device does not order what it READs before the FIN.
         if fin && !self.moves_directly(c) {
             return Pick::Control(Frames::FIN_REQ);
@@ -637,11 +639,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
 /// The control frame that goes before all queued messages, if there is one.
 fn first_frame(frames: Frames) -> Frames {
-    const ORDER: [Frames; 8] = [
+    const ORDER: [Frames; 10] = [
         Frames::SETUP_REQ,
         Frames::SETUP_RSP,
         Frames::HELLO_REQ,
         Frames::HELLO_RSP,
+        Frames::RESUME_REQ,
+        Frames::RESUME_RSP,
         Frames::ACK_REQ,
         Frames::KEEPALIVE_RSP,
         Frames::KEEPALIVE_REQ,

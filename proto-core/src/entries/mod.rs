@@ -19,7 +19,7 @@ mod work;
 
 pub(crate) use agreement::{Agreement, Stage};
 pub(crate) use portal::Portal;
-pub(crate) use retry::Retry;
+pub(crate) use retry::{Life, Past, Retry};
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
 pub use task::{Region, Task};
 pub use work::WorkEntry;
@@ -325,6 +325,9 @@ pub struct Session {
     pub(crate) event_next: u32,
     pub(crate) in_events: bool,
     pub(crate) timer: u32,
+    /// Of its connection that was lost last, also while the row is free; or the answer to a client
+    /// that asked about one.
+    pub(crate) past: Past,
 }
 
 impl Session {
@@ -356,6 +359,7 @@ impl Session {
         event_next: NONE,
         in_events: false,
         timer: NONE,
+        past: Past::NONE,
     };
 }
 
@@ -373,6 +377,10 @@ bitflags::bitflags! {
         const KEEPALIVE_RSP = 128;
         const ACK_REQ = 256;
         const CANCEL_REQ = 512;
+        const RESUME_REQ = 1024;
+        const RESUME_RSP = 2048;
+        /// No frame: until the peer has said what it got of the life before, requests wait.
+        const RESUMING = 4096;
     }
 
     /// Control requests whose answer is awaited.
@@ -382,6 +390,7 @@ bitflags::bitflags! {
         const HELLO = 2;
         const FIN = 4;
         const KEEPALIVE = 8;
+        const RESUME = 16;
     }
 
     /// Events that a connection itself has for the user.

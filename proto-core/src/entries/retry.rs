@@ -30,6 +30,66 @@ pub(crate) struct Retry {
     pub(crate) told: bool,
     /// Its attempt has a time of its own among those of the endpoint.
     pub(crate) booked: bool,
+    /// Serial number behind the last one that the peer answered, in the life that goes on.
+    pub(crate) answered: u64,
+    /// The life that was lost, if the peer may remember it and was not asked yet.
+    pub(crate) life: Life,
+    /// Who the peer was when it was lost, and in which of its lives; 0 for nobody in particular.
+    pub(crate) identity: u64,
+    pub(crate) incarnation: u64,
+    /// The peer is in another of its lives now; the user has not heard it yet.
+    pub(crate) restarted: bool,
+}
+
+/// What a client has to know of a life that was lost.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Life {
+    /// Its transport connection; 0 for none.
+    pub(crate) token: u64,
+    /// The server's number of its session.
+    pub(crate) session: u32,
+    /// Serial numbers of requests and one-ways: behind the last sent, the last that came, and the
+    /// last that was answered.
+    pub(crate) sent: u64,
+    pub(crate) next: u64,
+    pub(crate) answered: u64,
+}
+
+impl Life {
+    pub(crate) const NONE: Self = Self {
+        token: 0,
+        session: 0,
+        sent: 0,
+        next: 0,
+        answered: 0,
+    };
+}
+
+/// What a server remembers of a life that was lost.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Past {
+    /// Its transport connection; 0 for none, [`Past::ANSWER`] for an answer.
+    pub(crate) token: u64,
+    /// Serial numbers of requests and one-ways: behind the last that came, and the last sent. In an
+    /// answer what is said, [`Past::UNKNOWN`] if that is nothing, and the token asked with.
+    pub(crate) next: u64,
+    pub(crate) sent: u64,
+}
+
+impl Past {
+    pub(crate) const NONE: Self = Self {
+        token: 0,
+        next: 0,
+        sent: 0,
+    };
+    /// Tokens are odd.
+    pub(crate) const ANSWER: u64 = 2;
+    pub(crate) const UNKNOWN: u64 = u64::MAX;
+
+    /// Whether a life is remembered.
+    pub(crate) const fn is_life(&self) -> bool {
+        self.token & 1 == 1
+    }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -82,7 +142,13 @@ impl Retry {
     }
 
     pub(crate) fn store(&self, task: &mut Task) {
-        let flags = [self.own_nexus, self.dual_stream, self.told, self.booked];
+        let flags = [
+            self.own_nexus,
+            self.dual_stream,
+            self.told,
+            self.booked,
+            self.restarted,
+        ];
         let flags = (0..).zip(flags).map(|(n, set)| u32::from(set) << n).sum();
         let part = |addr, len, lkey, rkey| Segment {
             addr,
@@ -108,6 +174,11 @@ impl Retry {
             .local
             .map_or_else(|| put(NOWHERE, 0), |local| put(local, kind(local)));
         task.into.inline = [a, b, c, d];
+        (task.transfer.posted, task.transfer.done) = (self.identity, self.incarnation);
+        let life = &self.life;
+        task.kept_deadline = self.answered;
+        (task.remote_addr, task.peer_tid) = (life.token, life.session);
+        (task.serial, task.data_len, task.offer_total) = (life.sent, life.next, life.answered);
         debug_assert_eq!(Self::load(task), *self);
     }
 
@@ -132,7 +203,28 @@ impl Retry {
             dual_stream: flag(1),
             told: flag(2),
             booked: flag(3),
+            answered: task.kept_deadline,
+            identity: task.transfer.posted,
+            incarnation: task.transfer.done,
+            restarted: flag(4),
+            life: Life {
+                token: task.remote_addr,
+                session: task.peer_tid,
+                sent: task.serial,
+                next: task.data_len,
+                answered: task.offer_total,
+            },
         }
+    }
+}
+
+#[cfg(feature = "check")]
+impl Task {
+    /// Whether it is the row of what a connection remembers.
+    pub(crate) fn is_retry(&self) -> bool {
+        let marks = TaskFlags::INCOMING | TaskFlags::ORPHAN;
+        let state = self.state == task::State::Delivered;
+        state && self.kind == Kind::SessionSetupRsp && self.flags == marks
     }
 }
 
@@ -140,6 +232,15 @@ impl super::Connection {
     /// Whether it is made anew when it is lost.
     pub(crate) const fn is_lasting(&self) -> bool {
         self.retry != NONE
+    }
+
+    /// Serial number behind the last one that came, 0 if none did.
+    pub(crate) const fn next_serial(&self) -> u64 {
+        if self.any_serial {
+            self.last_serial.saturating_add(1)
+        } else {
+            0
+        }
     }
 
     /// Numbers and credits of a new life.

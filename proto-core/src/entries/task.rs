@@ -87,6 +87,9 @@ bitflags::bitflags! {
         const IDEMPOTENT = 1 << 27;
         /// It is to be sent again: the peer may have it.
         const REPEATED = 1 << 28;
+        /// Its connection is made anew when it is lost: it keeps its slot until it has its outcome, if
+        /// the peer can say then whether it came.
+        const KEPT = 1 << 29;
     }
 }
 

@@ -187,6 +187,10 @@ what! {
     ResponseFlags => "response that is neither receipt nor answer",
     /// A second receipt for the same message.
     ReceiptTwice => "second receipt for one message",
+    /// The answer is about another life of the connection than was asked about.
+    ResumeLife => "answer about another life than was asked about",
+    /// A peer says that it got more of an earlier life than was sent, or less than it answered.
+    ResumeNext => "messages of an earlier life that were never sent, or that were answered",
     /// A FIN that the state of the connection does not allow.
     UnexpectedFin => "fin not possible in this state",
     /// The answer holds more than was offered room for.

@@ -3,9 +3,9 @@
 //! that bytes which are echoed, repeated or random never pass for it.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::headers::IntroductionBlock;
+use super::headers::{IntroductionBlock, ResumeBlock};
 
 bitflags::bitflags! {
     /// What can be agreed on beyond libxio's protocol (PROTOCOL.md 2.6).
@@ -15,7 +15,7 @@ bitflags::bitflags! {
         const CANCEL = 1;
         /// A request says how long its requester waits (PROTOCOL.md 12.2).
         const DEADLINE = 2;
-        /// A lost transport connection can be continued.
+        /// What came in an earlier life of a connection is told (PROTOCOL.md 8.7).
         const RESUME = 4;
         /// Lives of a peer are told apart (PROTOCOL.md 2.7).
         const INCARNATION = 8;
@@ -28,6 +28,7 @@ impl Extensions {
     /// What is offered unless the configuration says otherwise: all that this version can do.
     pub const DEFAULT: Self = Self::CANCEL
         .union(Self::DEADLINE)
+        .union(Self::RESUME)
         .union(Self::INCARNATION)
         .union(Self::REASON);
 }
@@ -119,6 +120,62 @@ impl Introduction {
         let features = u64::from(self.features.bits()) << 32 | u64::from(self.nonce);
         let parts = [head, features, self.identity, self.incarnation];
         parts.iter().fold(mix(before), |sum, part| mix(sum ^ part))
+    }
+}
+
+/// What one side says of an earlier life of a connection (PROTOCOL.md 8.7): in the session header
+/// of RESUME_REQ and RESUME_RSP, behind `dest_session`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Resume {
+    /// The server's number of the session of that life; the answer repeats it.
+    pub session: u32,
+    /// 0, or in the answer: the life is not known, a code of PROTOCOL.md 17.
+    pub status: u32,
+    /// Which transport connection it was on ([`Resume::token`]); the answer repeats it.
+    pub token: u64,
+    /// Serial number behind the last one that the sender of this got; 0 if it got none.
+    pub next: u64,
+}
+
+impl Resume {
+    /// Where it lies in a frame.
+    pub const PLACE: core::ops::Range<usize> = 20..20 + size_of::<ResumeBlock>();
+
+    /// What names a transport connection to the two that agreed on it, and to nobody else: made of
+    /// the check of the last introduction there. Never 0.
+    #[must_use]
+    pub const fn token(check: u64) -> u64 {
+        mix(check ^ 0x5245_5355_4d45) | 1
+    }
+
+    /// Reads it out of a frame; one that is shorter holds zeros.
+    #[must_use]
+    pub fn open(frame: &[u8]) -> Self {
+        let mut block = ResumeBlock::new_zeroed();
+        if let Some(bytes) = frame.get(Self::PLACE) {
+            block.as_mut_bytes().copy_from_slice(bytes);
+        }
+        Self {
+            session: block.session.get(),
+            status: block.status.get(),
+            token: block.token.get(),
+            next: block.next.get(),
+        }
+    }
+
+    /// Writes it into a frame.
+    ///
+    /// # Panics
+    /// If the frame is shorter than its session header.
+    pub fn put(&self, frame: &mut [u8]) {
+        let block = ResumeBlock {
+            session: U32::new(self.session),
+            status: U32::new(self.status),
+            token: U64::new(self.token),
+            next: U64::new(self.next),
+            pad: [0; 12],
+        };
+        frame[Self::PLACE].copy_from_slice(block.as_bytes());
     }
 }
 

@@ -77,6 +77,17 @@ layout! {
 }
 
 layout! {
+    /// What is said of an earlier life of a connection, in the same place.
+    ResumeBlock, 36 {
+        0 session: U32,
+        4 status: U32,
+        8 token: U64,
+        16 next: U64,
+        24 pad: [u8; 12],
+    }
+}
+
+layout! {
     /// Request transport header on RDMA.
     RdmaRequestHeader, 40 {
         0 version: u8,

@@ -70,6 +70,8 @@ bitflags! {
         const READ = 0x2000;
         /// Probe of an idle connection.
         const KEEPALIVE = 0x4000;
+        /// What came in an earlier life of a connection.
+        const RESUME = 0x8000;
     }
 }
 
@@ -115,11 +117,15 @@ pub enum Kind {
     KeepaliveReq = 0x4002,
     /// Answers a probe.
     KeepaliveRsp = 0x4004,
+    /// Says what came in an earlier life of a connection, and asks the same.
+    ResumeReq = 0x8002,
+    /// Answers that.
+    ResumeRsp = 0x8004,
 }
 
 impl Kind {
     /// Every kind, in ascending order of its word.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::MsgReq,
         Self::MsgRsp,
         Self::OneWayReq,
@@ -139,6 +145,8 @@ impl Kind {
         Self::ReadAck,
         Self::KeepaliveReq,
         Self::KeepaliveRsp,
+        Self::ResumeReq,
+        Self::ResumeRsp,
     ];
 
     /// Returns the type word as it stands in the frame.
@@ -175,6 +183,8 @@ impl Kind {
             0x2004 => Self::ReadAck,
             0x4002 => Self::KeepaliveReq,
             0x4004 => Self::KeepaliveRsp,
+            0x8002 => Self::ResumeReq,
+            0x8004 => Self::ResumeRsp,
             _ => return Err(Violation::new(What::UnknownKind, 4, word as u64)),
         };
         let rdma_only = matches!(kind, Self::CreditNop | Self::ReadAck);
@@ -207,6 +217,8 @@ impl Kind {
             Self::ReadAck => "RDMA_READ_ACK",
             Self::KeepaliveReq => "CONNECTION_KA_REQ",
             Self::KeepaliveRsp => "CONNECTION_KA_RSP",
+            Self::ResumeReq => "RESUME_REQ",
+            Self::ResumeRsp => "RESUME_RSP",
         }
     }
 
@@ -266,6 +278,8 @@ impl Kind {
                 | Self::AckReq
                 | Self::KeepaliveReq
                 | Self::KeepaliveRsp
+                | Self::ResumeReq
+                | Self::ResumeRsp
         )
     }
 }

@@ -32,7 +32,7 @@ pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
 pub(crate) use extension::mix;
 pub use extension::{
-    EXTENSION_VERSION, Extensions, Introduction, Role, confirm_word, is_offer, offer_check,
+    EXTENSION_VERSION, Extensions, Introduction, Resume, Role, confirm_word, is_offer, offer_check,
     offer_word,
 };
 pub use follow::{Cut, Follower, Next, find_frame};

@@ -211,6 +211,8 @@ pub enum Check {
     ExactlyOneEnd,
     /// Delivered at most once, at the right side, to a side that may have it.
     Delivery,
+    /// What is not idempotent comes at most once, however often its connection is made anew.
+    AtMostOnce,
     /// In the order sent.
     Order,
     /// The bytes sent.

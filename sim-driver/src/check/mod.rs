@@ -488,7 +488,11 @@ impl Ledger {
             return;
         }
         if m.delivered && !(m.idempotent && self.is_anew(side)) {
-            self.breach(at, Check::Delivery, format!("message {message} came twice"));
+            let (check, how) = match self.is_anew(side) {
+                true => (Check::AtMostOnce, "after its connection was made anew"),
+                false => (Check::Delivery, "on one connection"),
+            };
+            self.breach(at, check, format!("message {message} came twice, {how}"));
         }
         // Memory outlives the connection of whoever lends it.
         let closed = self.sides[side as usize].state == SideState::Closed;

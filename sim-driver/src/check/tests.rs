@@ -122,6 +122,31 @@ fn connections_end_once_and_last() {
 }
 
 #[test]
+fn what_is_not_idempotent_comes_once_in_all_lives() {
+    for idempotent in [false, true] {
+        let (mut ledger, message) = ledger();
+        if idempotent {
+            ledger.take(1, Fact::Idempotent { message });
+        }
+        ledger.take(2, deliver(message));
+        ledger.take(3, Fact::Lost { side: 0 });
+        ledger.take(4, Fact::Opened { side: 1 });
+        let again = Fact::Delivered {
+            message,
+            side: 1,
+            life: 2,
+            digest: message + 100,
+        };
+        ledger.take(5, again);
+        let expected: &[Check] = match idempotent {
+            true => &[],
+            false => &[Check::AtMostOnce],
+        };
+        assert_eq!(checks(&ledger), expected);
+    }
+}
+
+#[test]
 fn delivery_is_once_in_order_whole_and_at_the_right_place() {
     let (mut ledger, first) = ledger();
     let second = send(&mut ledger, Class::OneWay);

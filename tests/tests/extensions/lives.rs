@@ -1,6 +1,6 @@
 //! Lives of a peer: a later one ends what an earlier one has left.
 
-use xio_proto::{Config, ConnectOptions, PeerKind, TransportLimits};
+use xio_proto::{Config, ConnectOptions, PeerKind, Reconnect, TransportLimits};
 use xio_tests::pair::Pair;
 use xio_tests::stream_pair::{Cut, StreamPair};
 use xio_tests::talk::{Say, Talk, World, free_rows};
@@ -189,6 +189,76 @@ fn who_comes_late_from_an_earlier_life_is_let_go() {
             assert!(seen.first_lives, "{wire:?}, side {of}");
             assert!(!seen.answered, "{wire:?}, side {of}");
             assert_eq!(seen.restarts, 1, "{wire:?}, side {of}");
+        }
+    }
+}
+
+/// The server is started again under a connection that is made anew; returns what the client heard.
+fn started_again(world: &mut impl Mortal, dual: bool, second: &Config) -> Talk {
+    let options = ConnectOptions {
+        dual_stream: dual,
+        reconnect: Some(Reconnect::DEFAULT),
+        ..ConnectOptions::new(60)
+    };
+    let mut talk = Talk::default();
+    talk.connections[0] = Some(Talk::dial_with(world, &options));
+    talk.settle(world);
+    // What the first life has, the second knows nothing of.
+    talk.keep[1] = true;
+    talk.say(world, 0, &Say::request(1));
+    talk.settle(world);
+    talk.keep[1] = false;
+    talk.kept[1].clear();
+    world.live_again(1, second.clone());
+    world.listen_again();
+    while talk.count(0, "reconnected") == 0 {
+        assert!(world.advance(), "{:#?}", talk.heard);
+        talk.settle(world);
+    }
+    talk.say(world, 0, &Say::request(2));
+    talk.settle(world);
+    assert_eq!(talk.count(0, "response 2"), 1, "{:#?}", talk.heard);
+    assert_eq!(talk.count(0, "failed 1: Unknown"), 1, "{:#?}", talk.heard);
+    assert_eq!(talk.count(1, "request 1:"), 1, "nothing is repeated");
+    let restarts = world.sides()[0].endpoint.counters().restarts_seen;
+    let told = talk.heard[0].iter();
+    let told = told.filter(|text| text.ends_with(", to another life"));
+    assert_eq!(restarts, told.count() as u64);
+    assert_eq!(world.sides()[0].endpoint.counters().resumes, 0);
+    talk.close(world, 0);
+    talk
+}
+
+#[test]
+fn a_connection_made_anew_says_that_its_peer_lives_again() {
+    for wire in WIRES {
+        let nobody = lives(1, 3, 8).map(|config| Config {
+            identity: 0,
+            ..config
+        });
+        let silent = lives(1, 3, 8).map(old);
+        for (lives, told) in [(lives(1, 3, 8), true), (nobody, false), (silent, false)] {
+            let settings = |i: u8| match i {
+                0 => config(0),
+                _ => lives[0].clone(),
+            };
+            let dual = wire == Wire::Dual;
+            let talk = match wire {
+                Wire::Rdma => {
+                    let mut world = Pair::rdma(settings, &Pair::counts(&config(0)));
+                    world.listen(50);
+                    started_again(&mut world, dual, &lives[1])
+                }
+                _ => {
+                    let counts = StreamPair::counts(&config(0));
+                    let mut world = StreamPair::new(settings, &counts, Cut::Whole);
+                    world.listen(50);
+                    started_again(&mut world, dual, &lives[1])
+                }
+            };
+            let count = talk.heard[0].iter();
+            let count = count.filter(|text| text.ends_with(", to another life"));
+            assert_eq!(count.count(), usize::from(told), "{wire:?}");
         }
     }
 }

@@ -99,13 +99,14 @@ fn what_was_never_posted_is_sent_and_what_was_is_not_repeated() {
     talk.keep[1] = false;
     cut(&mut rig, &mut talk);
     assert_eq!(talk.count(0, "reconnecting: Disconnected"), 1);
+    assert_eq!(talk.count(0, "failed"), 0, "the peer was not asked yet");
+    // While it waits more may be sent, and is sent behind.
+    talk.say(&mut rig, 0, &Say::request(20));
+    let pause = until_anew(&mut rig, &mut talk);
     let lost = format!("{:?}", Failure::Unknown(Reason::Disconnected));
     for user in 0..10 {
         assert_eq!(talk.count(0, &format!("failed {user}: {lost}")), 1);
     }
-    // While it waits more may be sent, and is sent behind.
-    talk.say(&mut rig, 0, &Say::request(20));
-    let pause = until_anew(&mut rig, &mut talk);
     assert!(pause <= AGAIN.first_delay, "{pause:?}");
     assert_eq!(talk.count(0, "reconnected after 1"), 1);
     assert_eq!(talk.connections[0], connection, "its id stays");
@@ -142,8 +143,8 @@ fn what_is_idempotent_is_sent_again_in_its_order() {
     talk.keep[1] = false;
     let before = talk.heard[1].len();
     cut(&mut rig, &mut talk);
-    assert_eq!(talk.count(0, "failed"), 3, "{:#?}", talk.heard[0]);
     until_anew(&mut rig, &mut talk);
+    assert_eq!(talk.count(0, "failed"), 3, "{:#?}", talk.heard[0]);
     let asked = talk.heard[1][before..].iter();
     let asked: Vec<_> = asked.filter(|text| text.starts_with("request")).collect();
     assert_eq!(asked.len(), 5, "{asked:?}");
@@ -723,8 +724,8 @@ fn frames_of_the_old_life_reach_no_new_one() {
     assert!(rig.waiting(0) >= 5);
     cut(&mut rig, &mut talk);
     rig.gates[0].frames = false;
-    assert_eq!(talk.count(0, "failed"), 5, "{:#?}", talk.heard[0]);
     until_anew(&mut rig, &mut talk);
+    assert_eq!(talk.count(0, "failed"), 5, "{:#?}", talk.heard[0]);
     rig.arrive(0, usize::MAX);
     talk.settle(&mut rig);
     assert_eq!(talk.count(0, "response"), 0);

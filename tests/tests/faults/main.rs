@@ -13,6 +13,7 @@ mod map;
 mod reconnect;
 mod remains;
 mod rendezvous;
+mod resume;
 mod sessions;
 mod setup;
 mod stop;

@@ -6,7 +6,7 @@ use xio_proto::driver::Driver as _;
 use xio_proto::{Reason, Start};
 use xio_tcp::{Options, TcpDriver};
 
-use super::{Purpose, Transport, config, raise_descriptors};
+use super::{Purpose, Transport, raise_descriptors};
 use crate::talk::watch::Watch;
 
 /// What a server of sockets counts.
@@ -29,7 +29,7 @@ impl<W: Watch> Transport for TcpDriver<W> {
             purpose.spin.is_none(),
             "--spin is for rdma:// addresses: sockets always wait for the system"
         );
-        let config = config(purpose.endpoint(), purpose.room);
+        let config = purpose.config();
         let counts = TcpDriver::counts(&config, purpose.room.peers);
         raise_descriptors(2 * purpose.room.peers as u64 + 64);
         let start = Start { config, counts };

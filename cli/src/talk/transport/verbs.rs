@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use xio_proto::{Reason, Start, WorkStatus};
+use xio_proto::{Config, Reason, Start, WorkStatus};
 use xio_verbs::{DeviceChoice, Error, Options, VerbsDriver};
 
-use super::{Purpose, Room, Side, Spin, Transport, config, raise_descriptors};
+use super::{Purpose, Room, Side, Spin, Transport, raise_descriptors};
 use crate::talk::watch::{Files, Watch};
 
 /// What a driver of verbs counts.
@@ -47,8 +47,8 @@ impl<W: Watch> Transport for VerbsDriver<W> {
                 Side::Server => DeviceChoice::Address(address.ip()),
                 Side::Client => DeviceChoice::Address(source(address)?),
             };
-            let (endpoint, room) = (purpose.endpoint(), purpose.room);
-            match open::<W>(endpoint, room, device, purpose.spin, purpose.record) {
+            let (config, room) = (purpose.config(), purpose.room);
+            match open::<W>(config, room, device, purpose.spin, purpose.record) {
                 Err(error @ (Error::NotFound(_) | Error::Call { .. })) => last = Some(error),
                 opened => return opened.map_err(explained),
             }
@@ -105,13 +105,12 @@ const ENODEV: i32 = 19;
 /// # Errors
 /// The driver's.
 pub(crate) fn open<W: Watch>(
-    endpoint: u8,
+    config: Config,
     room: Room,
     device: DeviceChoice,
     spin: Option<Spin>,
     record: Option<&Files>,
 ) -> Result<VerbsDriver<W>, Error> {
-    let config = config(endpoint, room);
     let counts = VerbsDriver::counts(&config, room.peers);
     raise_descriptors(room.peers as u64 + 64);
     let mut options = Options {

@@ -23,9 +23,10 @@ use crate::wire::{
 };
 
 /// Of a request: its answer takes the long way. What may be sent again has its slot still.
-const LONG: TaskFlags = TaskFlags::SILENT
-    .union(TaskFlags::EVENTS)
-    .union(TaskFlags::IDEMPOTENT);
+const LONG: TaskFlags = TaskFlags::SILENT.union(TaskFlags::EVENTS).union(KEEPS_SLOT);
+
+/// Of a message that may be sent again: its frame's completion goes the long way, too.
+const KEEPS_SLOT: TaskFlags = TaskFlags::IDEMPOTENT.union(TaskFlags::KEPT);
 
 impl Nexus {
     /// Tests a frame's transport number and credits. Streams have none that count.
@@ -372,9 +373,7 @@ impl<T: Trace> Hot<'_, T> {
         let task = &self.tasks[t as usize];
         match task.state {
             // The answer comes later.
-            State::Sent
-                if task.kind == Kind::MsgReq && !task.flags.contains(TaskFlags::IDEMPOTENT) =>
-            {
+            State::Sent if task.kind == Kind::MsgReq && !task.flags.intersects(KEEPS_SLOT) => {
                 self.step(t, State::Sent, Input::SendDoneHeld);
                 self.frame_out(n, t);
                 true

@@ -69,7 +69,7 @@ impl<T: Trace> Hot<'_, T> {
             && row.policy.deadline.is_none()
             && !(options.force_read || options.force_write || options.receipt)
             && !options.idempotent;
-        let n = row.nexus;
+        let (n, lasting) = (row.nexus, row.is_lasting());
         if !goes || n == NONE || !self.is_plain(n, message) {
             return None;
         }
@@ -84,6 +84,7 @@ impl<T: Trace> Hot<'_, T> {
         task.kind = kind;
         task.flags = TaskFlags::PLAIN | TaskFlags::QUEUED;
         task.flags.set(TaskFlags::LAST, options.last_in_batch);
+        task.flags.set(TaskFlags::KEPT, lasting);
         let id = TaskId::new(t, task.generation);
         fill_plain(task, self.slots, message);
         let row = &mut self.connections[c as usize];

@@ -361,7 +361,7 @@ fn kinds() {
     );
     assert_eq!(
         Kind::ALL.iter().filter(|kind| kind.is_numbered()).count(),
-        15
+        17
     );
     let names: [&str; 4] = [
         Kind::MsgReq.name(),

@@ -414,7 +414,7 @@ fn hole_20_nothing_undefined_is_sent() {
 
 #[test]
 fn hole_21_unknown_kinds_and_operations() {
-    for word in [0_u32, 0x08, 0x10, 0x16, 0x1004, 0x8002, 0x1_0012] {
+    for word in [0_u32, 0x08, 0x10, 0x16, 0x1004, 0x8000, 0x1_0012] {
         let violation = request(RDMA_REQ, Framing::Rdma, &[(4, &word.to_be_bytes())]);
         assert_eq!(violation, Violation::new(What::UnknownKind, 4, word.into()));
     }
