@@ -470,7 +470,7 @@ fn a_ping_outlives_a_server_that_is_killed() {
     let args = ["--identity", "7"];
     let mut server = Serve::start(&[&["tcp://127.0.0.1:0"], &args[..]].concat());
     let url = server.url.clone();
-    let client = Command::new(env!("CARGO_BIN_EXE_xio"))
+    let mut client = Command::new(env!("CARGO_BIN_EXE_xio"))
         .args([
             "ping",
             &url,
@@ -485,7 +485,15 @@ fn a_ping_outlives_a_server_that_is_killed() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    server.wait_for("is established");
+    // Before its session is there a ping has nothing that it would make anew.
+    let mut words = BufReader::new(client.stderr.take().expect("a pipe")).lines();
+    let connected = words.by_ref().map_while(Result::ok);
+    assert!(
+        connected
+            .into_iter()
+            .any(|line| line.starts_with("connected to")),
+        "the client ended"
+    );
     server.signal("KILL");
     let ended = server.child.wait().expect("it ends");
     assert!(!ended.success());
