@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use xio_proto::wire::status;
 use xio_proto::{
-    CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Event, Failure, Instant, PrivateData,
-    Reason, Reconnect, Refusal, TransportLimits,
+    CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Event, Extensions, Failure, Instant,
+    PrivateData, Reason, Reconnect, Refusal, TransportLimits,
 };
 use xio_tests::rig::{Rig, small};
 use xio_tests::talk::{Say, Talk, World};
@@ -157,7 +157,13 @@ fn what_is_idempotent_is_sent_again_in_its_order() {
 
 #[test]
 fn what_is_said_behind_what_is_sent_again_follows_it() {
-    let mut rig = Rig::new();
+    // Who resumes asks first, and has the last one wait as well.
+    let config = |i| {
+        let mut config = small(i);
+        config.extensions.remove(Extensions::RESUME);
+        config
+    };
+    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
     let mut talk = begin(&mut rig, AGAIN);
     talk.keep[1] = true;
     let again = |user| Say {
