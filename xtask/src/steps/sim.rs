@@ -20,6 +20,10 @@ struct Summary {
 /// Rows that can be taken, and so seldom are that the seeds of a run may come to none: how often.
 const RARE: &[(&str, &str)] = &[
     (
+        "connection: Parting + Abort",
+        "given up by its user in the short time before it is made anew; once in some 10,000 seeds",
+    ),
+    (
         "nexus: Priming + Unused",
         "given up in the instant in which the first receive is posted; once in some 5,000 seeds",
     ),
