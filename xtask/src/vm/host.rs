@@ -34,6 +34,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("pkg-config", "pkg-config"),
     ("libclang-14-dev", "/usr/lib/llvm-14/lib/libclang.so"),
     ("cmake", "cmake"),
+    ("make", "make"),
+    ("g++", "c++"),
 ];
 
 /// Packages that are not there.
