@@ -48,14 +48,5 @@ pub(crate) fn run(ctx: &Ctx, args: &BenchArgs) -> Result<()> {
 }
 
 fn tcp(ctx: &Ctx, pairs: u32, only: &str) -> Result<()> {
-    let run = [
-        "run",
-        "--locked",
-        "--release",
-        "--package",
-        "xio-tests",
-        "--example",
-        "bench_tcp",
-    ];
-    ctx.cargo(run).args(["--", &pairs.to_string(), only]).run()
+    ctx.example("bench_tcp", &[&pairs.to_string(), only]).run()
 }

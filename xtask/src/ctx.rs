@@ -70,6 +70,13 @@ impl Ctx {
         self.ci(Cmd::cargo(&self.root, args))
     }
 
+    /// Builds and runs an example of the tests, optimised, with arguments of its own.
+    pub(crate) fn example(&self, name: &str, args: &[&str]) -> Cmd {
+        self.cargo(["run", "--locked", "--release", "--package", "xio-tests"])
+            .args(["--example", name, "--"])
+            .args(args)
+    }
+
     /// Any other command in the project's root, with CI=true when strict.
     pub(crate) fn cmd<const N: usize>(&self, program: impl AsRef<Path>, args: [&str; N]) -> Cmd {
         self.ci(Cmd::new(&self.root, program.as_ref()).args(args))

@@ -107,16 +107,6 @@ fn run(command: Command) -> anyhow::Result<u8> {
 
 /// Runs the crowd, which prints what came of it.
 fn hostile(ctx: &Ctx, args: &HostileArgs) -> anyhow::Result<()> {
-    let run = [
-        "run",
-        "--locked",
-        "--release",
-        "--package",
-        "xio-tests",
-        "--example",
-        "hostile",
-        "--",
-    ];
-    let numbers = [args.frames, args.seed].map(|number| number.to_string());
-    ctx.cargo(run).args(&numbers).run()
+    let [frames, seed] = [args.frames, args.seed].map(|number| number.to_string());
+    ctx.example("hostile", &[&frames, &seed]).run()
 }

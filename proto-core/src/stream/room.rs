@@ -4,8 +4,8 @@
 //! only then. Control frames without payload (FIN, keepalive, HELLO, ACK) and transport setup
 //! need none, so a user who holds every slot stops neither close nor keepalive. An eighth of the
 //! slots is kept for transport connections that hold none, and no transport connection has more than
-//! half of all: a peer that reads no answers holds what it asked with, and the others go on as fast
-//! as before.
+//! half of all: one peer that reads no answers holds what it asked with, and leaves the others as
+//! much. Several such peers together are bounded by the eighth only.
 //!
 //! A stream that finds no slot is not read. Whenever a slot is given back and may be used, the
 //! stream that waits longest has it at once: a free slot and one who could use it never meet.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use xio_proto::{Config, ConnectionPolicy, Extensions, Instant};
-use xio_tests::talk::Say;
+use xio_tests::talk::{Say, Talk};
 
-use super::{WIRES, config, over};
+use super::{Both, WIRES, config, over};
 
 const LATER: Duration = Duration::from_millis(20);
 
@@ -20,6 +20,16 @@ fn told(side: &xio_tests::pair::Side) -> u64 {
 
 fn due(now: Instant) -> Option<Instant> {
     Some(now.after(LATER))
+}
+
+fn ask(world: &mut dyn Both, talk: &mut Talk, user: u64, deadline: Option<Instant>) {
+    world.say(
+        talk,
+        &Say {
+            deadline,
+            ..Say::request(user)
+        },
+    );
 }
 
 #[test]
@@ -67,13 +77,7 @@ fn in_time_it_is_a_request_like_any_other() {
         over(wire, config, None, |world, talk| {
             talk.keep[1] = true;
             let deadline = due(world.now());
-            world.say(
-                talk,
-                &Say {
-                    deadline,
-                    ..Say::request(1)
-                },
-            );
+            ask(world, talk, 1, deadline);
             world.settle(talk);
             let (task, _) = talk.kept[1][0].clone();
             let seen = world.side(1).endpoint.deadline_of(task).expect("known");
@@ -135,13 +139,7 @@ fn a_libxio_is_told_nothing_and_serves_everything() {
             over(wire, config, None, |world, talk| {
                 world.side(1).deaf = true;
                 let deadline = due(world.now());
-                world.say(
-                    talk,
-                    &Say {
-                        deadline,
-                        ..Say::request(1)
-                    },
-                );
+                ask(world, talk, 1, deadline);
                 world.settle(talk);
                 assert_eq!(told(world.side(0)), 0, "{wire:?}");
                 while talk.count(0, "timed out 1") == 0 {
@@ -173,13 +171,7 @@ fn a_connection_can_have_a_deadline_for_all_that_has_none() {
             talk.keep[1] = true;
             let deadline = Some(world.now().after(2 * LATER));
             world.say(talk, &Say::request(1));
-            world.say(
-                talk,
-                &Say {
-                    deadline,
-                    ..Say::request(2)
-                },
-            );
+            ask(world, talk, 2, deadline);
             world.settle(talk);
             let began = world.now();
             while talk.count(0, "timed out 1") == 0 {
@@ -217,13 +209,7 @@ fn the_wait_is_counted_from_when_a_message_is_sent() {
                 world.side(0).endpoint.handle_clock(now);
                 talk.keep[1] = true;
                 let deadline = if own { due(now) } else { None };
-                world.say(
-                    talk,
-                    &Say {
-                        deadline,
-                        ..Say::request(1)
-                    },
-                );
+                ask(world, talk, 1, deadline);
                 world.settle(talk);
                 assert_eq!(told(world.side(0)), 20_000, "{wire:?}");
                 let (task, _) = talk.kept[1][0].clone();
