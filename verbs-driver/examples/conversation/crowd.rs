@@ -48,6 +48,12 @@ pub(crate) struct Crowd {
     side: Side,
 }
 
+/// Send slots for so many connections that are set up while others talk already: one for each, and
+/// one for what it says; half of all are the user's.
+pub(crate) fn sends(connections: usize) -> u32 {
+    2 * 2 * connections as u32 + 64
+}
+
 impl Crowd {
     /// Connects `count` at once, each with a queue pair of its own, and has each that is made send
     /// so many requests and close.
@@ -60,7 +66,7 @@ impl Crowd {
         let sizes = Sizes {
             receives: 12 * count as u32,
             min_grant: 7,
-            sends: 2 * count as u32 + 64,
+            sends: sends(count),
             peers: count,
             connect: Duration::from_secs(5),
             ..Sizes::default()

@@ -13,7 +13,7 @@ use xio_proto::{Reason, Step};
 use xio_verbs::Spin;
 
 use crate::check;
-use crate::crowd::Crowd;
+use crate::crowd::{Crowd, sends};
 use crate::load::{Load, Outcomes, options};
 use crate::server::{Manner, REFUSAL, Served, Server};
 use crate::side::{Sizes, Wish};
@@ -119,7 +119,7 @@ fn roomy() -> Sizes {
     Sizes {
         receives: 12 * CONNECTS as u32,
         min_grant: 7,
-        sends: 2 * CONNECTS as u32 + 64,
+        sends: sends(CONNECTS),
         // The last session is kept for refusing.
         peers: CONNECTS + 1,
         ..Sizes::default()

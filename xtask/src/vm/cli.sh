@@ -129,6 +129,11 @@ grep -q '"driver":"rdma","requests":2000,"responses":2000,"one_ways":200,"receip
     fail "the demo"
 cat /tmp/told
 
+for device in /sys/class/infiniband/*; do
+    late=$(cat $device/ports/1/hw_counters/rcvd_seq_err)
+    [ "$late" = 0 ] || fail "$late packets out of order at $device: the wire is not as it should be"
+done
+
 # Devices, and what is wrong with one.
 xio devices
 xio devices --json >/tmp/told
