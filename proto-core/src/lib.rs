@@ -86,7 +86,7 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 368 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 400 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 120 | 1 |
 //! | `connections` | [`Connection`](storage::Connection) | 384 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
@@ -99,7 +99,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 368 + 120 + 384 + 4 × 16 = 936 bytes. The slots' own bytes are the
+//! connection of its own takes 400 + 120 + 384 + 4 × 16 = 968 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids

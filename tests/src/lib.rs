@@ -4,6 +4,7 @@ pub mod conformance;
 pub mod golden;
 pub mod hostile;
 pub mod pair;
+pub mod peers;
 pub mod pingpong;
 pub mod rig;
 pub mod roleplay;

@@ -1,4 +1,5 @@
-//! One server and 64 peers, of which one reads nothing: the others notice nothing of it.
+//! One server and 64 peers, of which some read nothing: the others notice nothing of one, and go on
+//! beside several.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use xio_proto::{
     Message, RequestOptions, SessionOpen,
 };
 use xio_sim::{NodeConfig, SimNode};
+use xio_tests::peers::{Peers, Plan};
 
 /// Peers that read.
 const READERS: u64 = 63;
@@ -177,4 +179,31 @@ fn a_peer_that_reads_nothing_costs_the_others_nothing() {
     let change = (beside / alone - 1.0) * 100.0;
     println!("{alone:.6} s without it, {beside:.6} s beside it: {change:+.3} %");
     assert!(change.abs() < 1.0, "changed by {change} %");
+}
+
+/// On real sockets, with far fewer send slots than receive slots: who reads nothing would have all
+/// send slots queued for it.
+fn beside(mutes: usize, window: usize) {
+    let readers = 64 - mutes;
+    let mut peers = Peers::start(Plan {
+        rx_slots: 8192,
+        tx_slots: 1024,
+        readers,
+        window,
+        mutes,
+    });
+    peers.run(100 * readers);
+    let least = peers.answers().iter().min();
+    assert!(least >= Some(&10), "some starve: {:?}", peers.answers());
+    peers.stop();
+}
+
+#[test]
+fn a_peer_that_reads_nothing_does_not_take_all_send_slots() {
+    beside(1, 4);
+}
+
+#[test]
+fn eight_of_64_peers_that_read_nothing_leave_the_others_their_share() {
+    beside(8, 8);
 }

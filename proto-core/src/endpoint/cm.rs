@@ -538,6 +538,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let rdma = nexus.framing == Framing::Rdma;
         let receiving = self.g.receiving - u32::from(rdma);
         self.leave_ready(n);
+        self.leave_sharers(n);
         let t = self.s.tables();
         self.g.set_receiving(receiving, t.nexuses.len());
         self.g.nexuses.give(t.nexuses, n);

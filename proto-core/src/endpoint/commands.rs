@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use super::Endpoint;
 use crate::config::{ConnectOptions, ListenOptions};
-use crate::entries::{Connection, Frames, Listener, Past, Session};
+use crate::entries::{Connection, Frames, Listener, Past, Session, SlotUse};
 use crate::error::{CommandError, Length, Reason, Refusal, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
@@ -307,10 +307,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
     ) -> Result<(u32, u16), CommandError> {
         // An answer to a session is the protocol's business: it must not wait for messages.
-        let slot = match answer {
-            true => self.take_answer_slot()?,
-            false => self.take_user_slot()?,
-        };
+        let slot = self.take_slot(NONE, answer, SlotUse::Taken)?;
         let at = self.g.config.headroom();
         let bytes = slots.slot_mut(SlotId(slot));
         let end = bytes.len().min(at + room);

@@ -477,12 +477,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     pub(crate) fn detach_nexus(&mut self, c: u32) {
-        let t = self.s.tables();
-        let row = &mut t.connections[c as usize];
+        let row = self.connection(c);
         let (n, prev, next) = (row.nexus, row.nexus_prev, row.nexus_next);
         if n == NONE {
             return;
         }
+        self.leave_own_line(c);
+        let t = self.s.tables();
+        let row = &mut t.connections[c as usize];
         row.nexus = NONE;
         row.nexus_prev = NONE;
         row.nexus_next = NONE;

@@ -75,7 +75,7 @@ impl Globals {
     #[inline(never)]
     pub(crate) fn has_lines(&self) -> bool {
         let lines = self.blocked.head & self.first_slot.head & self.more_slots.head;
-        lines & self.full_slots.head & self.slot_line.head != NONE
+        self.own_lines > 0 || lines & self.full_slots.head & self.slot_line.head != NONE
     }
 }
 
@@ -254,6 +254,7 @@ impl<T: Trace> Hot<'_, T> {
 
     #[inline(always)]
     pub(crate) fn free_tx_slot(&mut self, slot: u32) {
+        self.uncharge(slot);
         let row = &mut self.slots[slot as usize];
         debug_assert!(row.usage != SlotUse::Free, "slot {slot} freed twice");
         row.usage = SlotUse::Free;

@@ -91,6 +91,22 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             .map(|(i, (slot, task))| (i, slot, task))
     }
 
+    /// Send slots are counted to whom they are, and who waits is counted where it stands.
+    fn check_shares(&self, view: &View<'_>, send: &[crate::entries::Slot]) {
+        let mut sure = 0;
+        for (n, nexus) in view.nexuses.iter().enumerate() {
+            let its = |slot: &&crate::entries::Slot| {
+                slot.usage != SlotUse::Free
+                    && slot.nexus == n as u32
+                    && slot.have == nexus.generation
+            };
+            let held = send.iter().filter(its).count();
+            assert_eq!(held as u32, nexus.tx_held, "send slots of nexus {n}");
+            sure += self.g.sure_of(nexus.tx_held);
+        }
+        assert_eq!(sure, self.g.sure_used, "send slots that all are sure of");
+    }
+
     fn check_pools(&self, view: &View<'_>) {
         let rx = self.g.config.rx_slots as usize;
         let (receive, send) = view.slots.split_at(rx);
@@ -111,6 +127,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             tx,
             "send slots"
         );
+        self.check_shares(view, &send[..tx]);
         let live = view.work.iter().filter(|work| work.live).count();
         assert_eq!(
             live + self.g.work.free() as usize,

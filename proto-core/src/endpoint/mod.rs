@@ -33,6 +33,7 @@ mod rendezvous;
 mod resume;
 mod send;
 mod session;
+mod share;
 mod shared;
 mod snapshot;
 mod stop;
@@ -51,6 +52,7 @@ pub use rendezvous::Segments;
 pub use send::{Message, RequestOptions};
 pub(crate) use session::Keep;
 pub use session::SessionTicket;
+pub(crate) use share::{Lack, Line};
 pub use snapshot::{
     ConnectionCounters, ConnectionSnapshot, NexusCounters, NexusSnapshot, Phases, Snapshot,
 };
@@ -59,7 +61,7 @@ use arrayvec::ArrayVec;
 
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
-use crate::error::{CommandError, Resource};
+use crate::error::CommandError;
 use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
 use crate::inputs::recorded;
 use crate::storage::{Storage, Tables};
@@ -186,8 +188,16 @@ pub(crate) struct Globals {
     pub(crate) past_sessions: Queue,
     /// Outgoing bytes without an outcome, of all connections.
     pub(crate) queued_bytes: u64,
+    /// What each transport connection may have of the send slots.
+    pub(crate) shares: share::Shares,
+    /// Send slots that transport connections have of what they are sure of.
+    pub(crate) sure_used: u32,
     /// Connections whose user waits for a task, a slot, or others' bytes to be gone.
-    pub(crate) blocked: Queue,
+    pub(crate) blocked: Line,
+    /// Connections that wait with their transport connection, and those of these that others' slots
+    /// can help.
+    pub(crate) own_lines: u32,
+    pub(crate) sharers: Queue,
     /// Nexuses that wait for a send slot or a work entry.
     pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
@@ -324,14 +334,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             timers: 0,
             listeners_due: false,
             listen_failed: false,
-            tx_reserve: (tx / 4).clamp(2, 64),
-            tx_answers: (tx / 4).clamp(1, 64),
+            tx_reserve: kept_for_frames(tx),
+            tx_answers: kept_for_answers(tx),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
             past_sessions: Queue::EMPTY,
             rare_events: false,
             queued_bytes: 0,
-            blocked: Queue::EMPTY,
+            shares: share::Shares::new(shared_slots(tx), count(t.nexuses.len())),
+            sure_used: 0,
+            blocked: Line::EMPTY,
+            own_lines: 0,
+            sharers: Queue::EMPTY,
             slot_line: Queue::EMPTY,
             waits: false,
             first_slot: List::EMPTY,
@@ -513,50 +527,33 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Some(slot)
     }
 
-    /// Takes a send slot for a user's request, leaving alone what is kept for answers and for the
-    /// protocol: requests that wait for credits must not keep the peer's from being answered.
-    pub(crate) fn take_user_slot(&mut self) -> Result<u32, CommandError> {
-        let kept = self.g.tx_reserve + self.g.tx_answers;
-        self.take_slot_above(kept, SlotUse::Taken)
-    }
-
-    /// Lends a send slot to a user, leaving the same alone.
-    #[inline(always)]
-    pub(crate) fn lend_user_slot(&mut self) -> Result<u32, CommandError> {
-        let kept = self.g.tx_reserve + self.g.tx_answers;
-        self.take_slot_above(kept, SlotUse::Reserved)
-    }
-
-    /// Takes a send slot for an answer, leaving the protocol's reserve alone.
-    pub(crate) fn take_answer_slot(&mut self) -> Result<u32, CommandError> {
-        self.take_slot_above(self.g.tx_reserve, SlotUse::Taken)
-    }
-
-    /// Lends a send slot to a user for an answer, leaving the same alone.
-    pub(crate) fn lend_answer_slot(&mut self) -> Result<u32, CommandError> {
-        self.take_slot_above(self.g.tx_reserve, SlotUse::Reserved)
-    }
-
-    #[inline(always)]
-    fn take_slot_above(&mut self, kept: u32, usage: SlotUse) -> Result<u32, CommandError> {
-        if self.g.tx_slots.free() > kept
-            && let Some((slot, row)) = self.g.tx_slots.take_row(self.s.tables().slots)
-        {
-            row.usage = usage;
-            return Ok(slot);
-        }
-        Err(CommandError::Full(Resource::SendSlots))
-    }
-
     /// Gives a slot of either kind back and wakes who waits for one.
     pub(crate) fn free_slot(&mut self, slot: u32) {
+        let n = self.s.tables().slots[slot as usize].nexus;
         self.hot().free_slot(slot);
         if slot < self.g.config.rx_slots {
             self.offer_slots();
+        } else {
+            self.slot_came_back(n);
         }
         self.wake_slot_waiters();
         self.wake_blocked();
     }
+}
+
+/// Send slots of so many that only frames of the protocol may take.
+fn kept_for_frames(slots: u32) -> u32 {
+    (slots / 4).clamp(2, 64)
+}
+
+/// Those on top that only answers may take.
+fn kept_for_answers(slots: u32) -> u32 {
+    (slots / 4).clamp(1, 64)
+}
+
+/// Those that are kept for neither.
+fn shared_slots(slots: u32) -> u32 {
+    slots - kept_for_frames(slots) - kept_for_answers(slots)
 }
 
 fn check(config: &Config, t: &Tables<'_>) -> Result<(), ConfigError> {

@@ -12,7 +12,7 @@ use crate::state::connection::State as ConnectionState;
 use crate::state::nexus;
 use crate::state::task::{Action, Input, State};
 use crate::storage::Storage;
-use crate::table::{queue_pop, queue_remove};
+use crate::table::queue_pop;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{Extensions, Kind};
@@ -85,35 +85,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.wants_writable = false;
             self.connection_event(c, ConnectionEvents::WRITABLE);
         }
-    }
-
-    /// A task or slot is free: the first user in line hears of it.
-    pub(crate) fn wake_blocked(&mut self) {
-        if self.g.blocked.is_empty() {
-            return;
-        }
-        let kept = self.g.tx_reserve + self.g.tx_answers;
-        if self.g.tx_slots.free() <= kept || self.g.tasks.free() == 0 {
-            return;
-        }
-        if self.g.queued_bytes >= self.g.config.queue_bytes_all {
-            return;
-        }
-        let t = self.s.tables();
-        let q = &mut self.g.blocked;
-        let c = queue_pop!(t.connections, q.head, q.tail, blocked_next);
-        t.connections[c as usize].in_blocked = false;
-        self.connection_event(c, ConnectionEvents::WRITABLE);
-    }
-
-    /// Takes a connection out of the line before its row is freed.
-    pub(crate) fn leave_blocked(&mut self, c: u32) {
-        let t = self.s.tables();
-        if !core::mem::take(&mut t.connections[c as usize].in_blocked) {
-            return;
-        }
-        let q = &mut self.g.blocked;
-        queue_remove!(t.connections, q.head, q.tail, blocked_next, c);
     }
 
     /// A work request of a message is done.

@@ -1,8 +1,8 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
-use super::Endpoint;
 use super::plain::in_hands;
 use super::snapshot::count;
+use super::{Endpoint, Lack};
 use crate::entries::{SegmentList, SlotUse, TaskFlags, Transfer};
 use crate::error::{CommandError, Length, Resource};
 use crate::ids::{ConnectionId, NONE, TaskId};
@@ -72,7 +72,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         recorded!(self, ReserveSlot { connection } => self.reserve_slot(connection));
         let c = self.find_connection(connection)?;
-        let slot = self.lend_user_slot().inspect_err(|_| self.block(c))?;
+        let n = self.connection(c).nexus;
+        let slot = self.take_slot(n, false, SlotUse::Reserved);
+        let slot = slot.inspect_err(|_| self.block(c, Lack::SLOT))?;
         Ok(SlotId(slot))
     }
 
@@ -85,9 +87,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         recorded!(self, ReserveAnswerSlot { request } => self.reserve_answer_slot(request));
         let t = self.find_task(request)?;
         let c = self.task(t).connection;
-        let slot = self.lend_answer_slot().inspect_err(|_| {
+        let n = match c {
+            NONE => NONE,
+            c => self.connection(c).nexus,
+        };
+        let slot = self.take_slot(n, true, SlotUse::Reserved);
+        let slot = slot.inspect_err(|_| {
             if c != NONE {
-                self.block(c);
+                self.block(c, Lack::ANSWER);
             }
         })?;
         Ok(SlotId(slot))
@@ -168,9 +175,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.check_segments(c, options.into, Length::OfferedBuffers)?;
         self.check_queue(c, bytes)?;
         let t = self.take_task(c)?;
-        if let Err(error) = self.fill_task(t, message, Some(options.into)) {
+        if let Err(error) = self.fill_task(c, t, message, Some(options.into)) {
             self.give_task(t);
-            self.block(c);
+            self.block(c, lacking(error, Lack::SLOT));
             return Err(error);
         }
         let row = self.task(t);
@@ -259,8 +266,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.check_message(c, message)?;
         self.check_offer(t, message)?;
-        self.fill_task(t, message, None)
-            .inspect_err(|_| self.block(c))?;
+        self.fill_task(c, t, message, None)
+            .inspect_err(|error| self.block(c, lacking(*error, Lack::ANSWER)))?;
         self.task_input(t, Input::Respond);
         self.connection(c).unanswered -= 1;
         let row = self.task(t);
@@ -512,7 +519,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !too_many && !too_much {
             let all = self.g.queued_bytes;
             if all > 0 && all + bytes > self.g.config.queue_bytes_all {
-                self.block(c);
+                self.block(c, Lack::ROW);
                 return Err(CommandError::Full(Resource::Queue));
             }
             return Ok(());
@@ -568,14 +575,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Fills in what is sent. On an error nothing is held.
     fn fill_task(
         &mut self,
+        c: u32,
         t: u32,
         message: &Message<'_>,
         into: Option<&[Segment]>,
     ) -> Result<(), CommandError> {
         let slot = match message.slot {
             Some(slot) => slot.0,
-            None if into.is_none() => self.take_answer_slot()?,
-            None => self.take_user_slot()?,
+            None => {
+                let n = self.connection(c).nexus;
+                self.take_slot(n, into.is_none(), SlotUse::Taken)?
+            }
         };
         let out = match self.take_list(message.data) {
             Ok(out) => out,
@@ -597,6 +607,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
         };
         self.s.tables().slots[slot as usize].usage = SlotUse::Taken;
+        let n = self.connection(c).nexus;
+        self.charge(slot, n);
         let row = self.task(t);
         row.slot = slot;
         row.header_len = message.header_len;
@@ -649,7 +661,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn take_task(&mut self, c: u32) -> Result<u32, CommandError> {
         let t = self.s.tables();
         let Some(index) = self.g.tasks.take(t.tasks) else {
-            self.block(c);
+            self.block(c, Lack::ROW);
             return Err(CommandError::Full(Resource::Tasks));
         };
         let row = &mut t.tasks[index as usize];
@@ -661,16 +673,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let tables = self.s.tables();
         self.g.tasks.give(tables.tasks, t);
     }
+}
 
-    /// The user of this connection hears when a task or slot is free, and others' bytes are gone.
-    fn block(&mut self, c: u32) {
-        let t = self.s.tables();
-        let row = &mut t.connections[c as usize];
-        if !row.in_blocked {
-            row.in_blocked = true;
-            let q = &mut self.g.blocked;
-            queue_push!(t.connections, q.head, q.tail, blocked_next, c);
-            self.g.waits = true;
-        }
+/// What a command lacked that was refused.
+fn lacking(error: CommandError, slot: Lack) -> Lack {
+    match error {
+        CommandError::Full(Resource::SendSlots) => slot,
+        _ => Lack::ROW,
     }
 }

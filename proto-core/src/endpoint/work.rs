@@ -340,6 +340,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A slot for a frame of the protocol; without one the nexus waits for the next free one.
     fn frame_slot(&mut self, n: u32) -> Option<u32> {
+        // A peer that does not read may ask on: the slots of what it is to hear stand on its queue.
+        // Each completes by itself there, and this is looked at again.
+        let nexus = self.nexus(n);
+        let (used, stream) = (u32::from(nexus.sq_used), nexus.framing != Framing::Rdma);
+        if stream && used > 0 && self.g.tx_slots.free() <= self.g.tx_reserve / 2 + used {
+            return None;
+        }
         let slot = self.take_frame_slot();
         if slot.is_none() {
             self.trace.mark("frame waited for a slot");

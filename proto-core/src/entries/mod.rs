@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::config::ConnectionPolicy;
-use crate::endpoint::{ConnectionCounters, NexusCounters};
+use crate::endpoint::{ConnectionCounters, Lack, Line, NexusCounters};
 use crate::error::{Reason, Refusal};
 use crate::ids::NONE;
 use crate::memory::Segment;
@@ -129,6 +129,8 @@ pub struct Nexus {
     pub(crate) used_since_grant: u16,
     /// Receive slots of this nexus that delivered messages hold.
     pub(crate) held: u16,
+    /// Send slots of its messages, and those that the user took for them.
+    pub(crate) tx_held: u32,
     pub(crate) recv_target: u16,
     /// With more receives posted than this none is due.
     pub(crate) recv_quiet: u16,
@@ -194,6 +196,10 @@ pub struct Nexus {
     /// In the line of those who wait for a slot or for room among the completions.
     pub(crate) wants_slot: bool,
     pub(crate) slot_next: u32,
+    /// Connections whose users wait, while it has more send slots than it is sure of.
+    pub(crate) blocked: Line,
+    pub(crate) sharer_next: u32,
+    pub(crate) in_sharers: bool,
 
     // Lookup by peer address: chain and, independent of this row's nexus, bucket head.
     pub(crate) hash_next: u32,
@@ -239,6 +245,7 @@ impl Nexus {
         granted: 0,
         used_since_grant: 0,
         held: 0,
+        tx_held: 0,
         recv_target: 0,
         recv_quiet: u16::MAX,
         recv_low: 0,
@@ -279,6 +286,9 @@ impl Nexus {
         in_control: false,
         wants_slot: false,
         slot_next: NONE,
+        blocked: Line::EMPTY,
+        sharer_next: NONE,
+        in_sharers: false,
         hash_next: NONE,
         bucket: NONE,
         timer: NONE,
@@ -483,7 +493,8 @@ pub struct Connection {
     pub(crate) events: ConnectionEvents,
     /// Waits in the endpoint's queue for a task or slot.
     pub(crate) blocked_next: u32,
-    pub(crate) in_blocked: bool,
+    /// What it waits for there, and where.
+    pub(crate) lacks: Lack,
     /// Waits for room in its own queue.
     pub(crate) wants_writable: bool,
     /// The answer whose portals are being tried, where their list lies in it, and the one tried
@@ -597,7 +608,7 @@ impl Connection {
         hold_tail: NONE,
         events: ConnectionEvents::empty(),
         blocked_next: NONE,
-        in_blocked: false,
+        lacks: Lack::empty(),
         wants_writable: false,
         portals_slot: NONE,
         portals_at: 0,
@@ -660,8 +671,9 @@ pub struct Slot {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
     pub(crate) usage: SlotUse,
+    /// The transport connection that it is counted to. A send slot may outlive it.
     pub(crate) nexus: u32,
-    /// Frame that waits for the bytes of a data socket: what is here, what completes it, and the
+    /// Send: the life of that. Receive: of a frame that waits for the bytes of a data socket what is here, what completes it, and the
     /// payload that follows.
     pub(crate) have: u32,
     pub(crate) inline_left: u32,

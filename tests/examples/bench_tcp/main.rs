@@ -6,11 +6,12 @@
 //! this process. Ratios are printed, since times alone depend on the machine and on what else it
 //! does.
 
-mod peers;
 mod plain;
 mod xio;
 
 use std::time::{Duration, Instant};
+
+use xio_tests::peers::{Peers, Plan};
 
 /// Bytes of a small message's data.
 const SMALL: usize = 64;
@@ -73,8 +74,22 @@ const CONTESTS: &[Contest] = &[
     Contest {
         name: "requests a second of 63 peers, beside one that reads nothing",
         wanted: Wanted::AtLeast(0.9),
-        ours: |effort| peers::rate(true, effort.shared),
-        theirs: |effort| peers::rate(false, effort.shared),
+        ours: |effort| rate_beside(1, 1024, effort.shared),
+        theirs: |effort| rate_beside(0, 1024, effort.shared),
+        unit: "k/s",
+    },
+    Contest {
+        name: "the same with 8,192 receive slots to 1,024 send slots: one reads nothing",
+        wanted: Wanted::AtLeast(0.9),
+        ours: |effort| rate_beside(1, 8192, effort.shared),
+        theirs: |effort| rate_beside(0, 8192, effort.shared),
+        unit: "k/s",
+    },
+    Contest {
+        name: "the same, eight others: each reads nothing",
+        wanted: Wanted::AtLeast(0.5),
+        ours: |effort| rate_beside(8, 8192, effort.shared),
+        theirs: |effort| rate_beside(0, 8192, effort.shared),
         unit: "k/s",
     },
 ];
@@ -83,6 +98,24 @@ const CONTESTS: &[Contest] = &[
 #[expect(clippy::disallowed_methods, reason = "time is what is measured here")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Thousands of requests a second that 63 peers get answered, beside some that ask on and on and read
+/// no answer.
+fn rate_beside(mutes: usize, rx_slots: u32, count: usize) -> f64 {
+    let mut peers = Peers::start(Plan {
+        rx_slots,
+        tx_slots: 1024,
+        readers: 63,
+        window: 4,
+        mutes,
+    });
+    peers.run(count / 10);
+    let begun = now();
+    peers.run(count);
+    let seconds = begun.elapsed().as_secs_f64();
+    peers.stop();
+    count as f64 / seconds / 1e3
 }
 
 /// The middle one of some figures.

@@ -8,8 +8,8 @@ use xio_proto::driver::{BufferId, Driver};
 use xio_proto::wire::Dialect;
 use xio_proto::{
     CommandError, ConnectOptions, ConnectionId, ConnectionPolicy, Data, Event, Failure, FreeRows,
-    Instant, ListenOptions, Message, Reason, Receipt, RequestOptions, Segment, SessionOpen, SlotId,
-    TaskId,
+    Instant, ListenOptions, Message, Reason, Receipt, RequestOptions, Resource, Segment,
+    SessionOpen, SlotId, TaskId,
 };
 
 /// What a server does with a session.
@@ -242,7 +242,15 @@ impl<D: Driver> Party<D> {
     }
 
     fn answer(&mut self, task: TaskId, len: usize, user: u64) {
-        let slot = self.driver.reserve_answer_slot(task).expect("a slot");
+        let slot = match self.driver.reserve_answer_slot(task) {
+            Ok(slot) => slot,
+            // It has its share of them: a `Writable` says when there is another one.
+            Err(CommandError::Full(Resource::SendSlots)) => {
+                self.kept.push((task, len, user));
+                return;
+            }
+            Err(other) => panic!("{other:?}"),
+        };
         let in_slot = if len <= IN_SLOT { len } else { 0 };
         self.fill(slot, [user, 0], user + ANSWER, in_slot);
         let mut data = Vec::new();
@@ -270,7 +278,7 @@ impl<D: Driver> Party<D> {
         }
     }
 
-    /// Answers the requests that were kept.
+    /// Answers the requests that were kept, as far as there are slots.
     pub fn answer_kept(&mut self) {
         for (task, len, user) in std::mem::take(&mut self.kept) {
             self.answer(task, len, user);
@@ -402,7 +410,7 @@ impl<D: Driver> Party<D> {
                 let (user, reply) = self.header(header);
                 self.verify(data, user);
                 self.free_buffers(task);
-                if self.keep {
+                if self.keep || !self.kept.is_empty() {
                     self.kept.push((task, reply, user));
                 } else {
                     self.answer(task, reply, user);
@@ -473,6 +481,7 @@ impl<D: Driver> Party<D> {
                 buffers_returned,
             } => (task, buffers_returned, Heard::Cancelled(user)),
             Event::BuffersReturned { task, .. } => return self.free_buffers(task),
+            Event::Writable { .. } if !self.keep => return self.answer_kept(),
             Event::Writable { .. } | Event::Portals { .. } => return,
             other => panic!("{other:?}"),
         };
