@@ -30,7 +30,7 @@ pub struct Config {
     /// transport connections that hold none, so that no user's hoard stops the others, and none has
     /// more than half of them, or 64 if that is more.
     pub rx_slots: u32,
-    /// Slots `rx_slots..rx_slots + tx_slots` send.
+    /// Slots `rx_slots..rx_slots + tx_slots` send. Transport connections share them (PROTOCOL.md 9.5).
     pub tx_slots: u32,
     /// Largest frame in bytes (libxio's buffer size), 512 to 65535; negotiated down to the peer's.
     pub buffer_size: u32,
@@ -59,7 +59,8 @@ pub struct Config {
     /// Outgoing bytes that all connections of the endpoint together may have unfinished, at least
     /// `queue_bytes` (PROTOCOL.md 9.5).
     pub queue_bytes_all: u64,
-    /// Application credits on or off (PROTOCOL.md 9.6): both peers must agree out of band.
+    /// Application credits on or off (PROTOCOL.md 9.6). Of peers of this kind both must have them on,
+    /// or neither uses them; a libxio and its peer must be told the same.
     pub flow_control: bool,
     /// Largest payload in bytes that a message may move by READ or WRITE.
     pub payload_max: u64,
@@ -173,6 +174,14 @@ impl Config {
         } else {
             self.queue_messages as u16
         }
+    }
+
+    /// The extensions that the endpoint names to peers: those chosen, and `FLOW` with them if
+    /// `flow_control` is on. Without any chosen it names none.
+    pub fn extensions_named(&self) -> Extensions {
+        let mut named = self.extensions;
+        named.set(Extensions::FLOW, self.flow_control && !named.is_empty());
+        named
     }
 
     /// Bytes before the application header in a slot for sending: room for the longest headers.

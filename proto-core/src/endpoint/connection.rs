@@ -146,7 +146,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.peer_messages = peer.1.into();
         row.peer_bytes = i64::try_from(peer.2).unwrap_or(i64::MAX);
         row.peer_depth_bytes = peer.2;
-        if self.g.config.flow_control {
+        if self.uses_credits(c) {
             self.drop_too_long(c, peer.2);
         }
         self.connection_event(

@@ -28,6 +28,21 @@ impl Nexus {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
+    /// Whether application credits are used on a transport connection.
+    pub(crate) fn uses_credits_on(&mut self, n: u32) -> bool {
+        let nexus = self.s.tables().nexuses.get(n as usize);
+        self.g.config.flow_control && nexus.is_none_or(|nexus| !nexus.agreement.without_credits)
+    }
+
+    /// Whether a connection uses them.
+    #[inline]
+    pub(crate) fn uses_credits(&mut self, c: u32) -> bool {
+        self.g.config.flow_control && {
+            let n = self.connection(c).nexus;
+            self.uses_credits_on(n)
+        }
+    }
+
     fn extends(&self) -> bool {
         !self.g.config.extensions.is_empty()
     }
@@ -52,9 +67,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn introduction(&mut self, n: u32, version: u8) -> Introduction {
         let nonce = self.nexus(n).agreement.nonce;
         let config = &self.g.config;
+        let features = config.extensions_named();
         Introduction {
             version: version.min(EXTENSION_VERSION),
-            features: config.extensions,
+            features,
             identity: self.own_identity(),
             incarnation: config.incarnation,
             nonce,
@@ -72,7 +88,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// Takes what the peer said of itself, if it is an answer to what was said before.
     fn take_introduction(&mut self, n: u32, role: Role, bytes: &[u8]) -> bool {
-        let own = self.g.config.extensions;
+        let own = self.g.config.extensions_named();
         let agreement = &mut self.nexus(n).agreement;
         let Some((it, check)) = Introduction::open(bytes, role, agreement.check) else {
             return false;
@@ -279,10 +295,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Extensions are on: the peer's life is known. A transport connection of an earlier one ends
     /// at once; if this one is of an earlier life than another, it is the one that ends.
     fn agreed(&mut self, n: u32) {
-        let own = self.g.config.extensions;
+        let own = self.g.config.extensions_named();
         let alone = mutated!(self.g, AgreedAlone);
         let agreement = &mut self.nexus(n).agreement;
         agreement.on = if alone { own } else { agreement.could };
+        agreement.without_credits = !agreement.on.contains(Extensions::FLOW);
         let (identity, incarnation) = (agreement.identity, agreement.incarnation);
         self.trace.mark("extensions agreed");
         if identity == 0 || !self.nexus(n).can(Extensions::INCARNATION) {

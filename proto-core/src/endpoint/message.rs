@@ -323,7 +323,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// The peer returns application credits.
     #[inline]
     fn add_app_credits(&mut self, c: u32, session: &SessionFields) {
-        if !self.g.config.flow_control {
+        if !self.uses_credits(c) {
             return;
         }
         let (messages, bytes) = (session.credits_msgs, session.credits_bytes);
@@ -346,7 +346,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return;
         }
         row.req_expected = session.sn.wrapping_add(1);
-        if self.g.config.flow_control {
+        if self.uses_credits(c) {
             self.connection(c).owed_messages += 1;
         }
         self.add_app_credits(c, session);
@@ -355,7 +355,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Takes the application credits that a message needs.
     #[inline]
     pub(crate) fn take_app_credits(&mut self, c: u32, t: u32) {
-        if !self.g.config.flow_control {
+        if !self.uses_credits(c) {
             return;
         }
         let row = self.task(t);
@@ -367,7 +367,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// What the user gave back is owed to the peer as credit.
     pub(crate) fn owe(&mut self, c: u32, t: u32) {
-        if !self.g.config.flow_control {
+        if !self.uses_credits(c) {
             return;
         }
         let row = self.task(t);
@@ -377,7 +377,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message of the peer's left without going through the user's hands.
     pub(crate) fn owe_dropped(&mut self, c: u32, size: u64) {
-        if !self.g.config.flow_control {
+        if !self.uses_credits(c) {
             return;
         }
         let (messages_max, bytes_max) = (self.g.config.depth_messages, self.g.config.depth_bytes);
@@ -397,7 +397,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn return_credits(&mut self, c: u32) {
         let row = self.connection(c);
         let owes = row.owed_messages > 1 || row.owed_bytes > 0;
-        if self.g.config.flow_control && owes && self.connection(c).can_return_credits() {
+        if owes && self.uses_credits(c) && self.connection(c).can_return_credits() {
             self.connection(c).frames.insert(Frames::ACK_REQ);
             self.mark_tx(c);
         }
@@ -406,7 +406,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// A request's credit goes back in the response that is being written.
     #[inline]
     pub(crate) fn owe_for_request(&mut self, c: u32, t: u32) {
-        if !self.g.config.flow_control {
+        if !self.uses_credits(c) {
             return;
         }
         let row = self.task(t);

@@ -458,7 +458,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let all = data + u64::from(message.header_len);
         let row = self.connection(c);
         let max = row.peer_depth_bytes;
-        if row.reported_up && all > max && self.g.config.flow_control {
+        if row.reported_up && all > max && self.uses_credits(c) {
             return Err(CommandError::TooLong {
                 what: Length::Data,
                 len: all,
@@ -512,7 +512,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     pub(crate) fn check_queue(&mut self, c: u32, bytes: u64) -> Result<(), CommandError> {
         let (messages_max, bytes_max) = (self.g.config.queue_messages, self.g.config.queue_bytes);
-        let flow_control = self.g.config.flow_control;
+        let flow_control = self.uses_credits(c);
         let row = self.connection(c);
         let too_many = row.queued_messages >= messages_max;
         let too_much = row.queued_bytes > 0 && row.queued_bytes + bytes > bytes_max;

@@ -166,6 +166,8 @@ pub struct NexusSnapshot {
     pub posted: u16,
     /// Receive slots that messages hold.
     pub held: u16,
+    /// Send slots of its messages, and those that the user took for them.
+    pub tx_held: u32,
     /// Work requests on its send queue.
     pub sq_used: u16,
     /// Bytes of them.
@@ -224,6 +226,10 @@ pub struct Snapshot {
     pub rows: FreeRows,
     /// All messages, by where they are.
     pub phases: Phases,
+    /// Bytes of this side's messages that have no outcome yet, of all connections together.
+    pub queued_bytes: u64,
+    /// The most that they may be ([`Config::queue_bytes_all`](crate::Config::queue_bytes_all)).
+    pub queue_bytes_all: u64,
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -257,6 +263,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 armed: 0,
             },
             phases,
+            queued_bytes: self.g.queued_bytes,
+            queue_bytes_all: config.queue_bytes_all,
         }
     }
 
@@ -277,6 +285,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             granted: row.granted,
             posted: row.posted,
             held: row.held,
+            tx_held: row.tx_held,
             sq_used: row.sq_used,
             sq_bytes: row.sq_bytes,
             counters: row.traffic,

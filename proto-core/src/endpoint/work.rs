@@ -497,7 +497,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// What a connection may send next, by its own state and the peer's application credits.
     #[inline]
     pub(crate) fn pick(&mut self, c: u32) -> Pick {
-        let flow_control = self.g.config.flow_control;
+        let flow_control = self.uses_credits(c);
         self.skip_ended(c);
         if self.connection(c).frames.contains(Frames::CANCEL_REQ) {
             self.skip_answered(c);

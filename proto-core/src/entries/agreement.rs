@@ -30,6 +30,8 @@ pub(crate) struct Agreement {
     pub(crate) could: Extensions,
     /// The same once it is agreed; nothing before.
     pub(crate) on: Extensions,
+    /// It is agreed that application credits are not used.
+    pub(crate) without_credits: bool,
     /// This side's number for it.
     pub(crate) nonce: u32,
     /// Check of all that was said.
@@ -53,6 +55,7 @@ impl Agreement {
         version: 0,
         could: Extensions::empty(),
         on: Extensions::empty(),
+        without_credits: false,
         nonce: 0,
         check: 0,
         identity: 0,

@@ -21,6 +21,9 @@ bitflags::bitflags! {
         const INCARNATION = 8;
         /// Refusals say why, with values (PROTOCOL.md 2.2).
         const REASON = 16;
+        /// Application credits are used (PROTOCOL.md 9.6). Named by whoever has
+        /// [`Config::flow_control`](crate::Config::flow_control) on, whatever else it offers.
+        const FLOW = 64;
     }
 }
 

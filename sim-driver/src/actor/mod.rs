@@ -250,7 +250,7 @@ impl Actor {
             desk.number,
             address.ip(),
             [desk.rdma, desk.tcp].map(|t| t.is_some()),
-            core.config().extensions,
+            core.config().extensions_named(),
         );
         self.deaf.extend(desk.rdma);
         self.deaf.extend(desk.tcp);

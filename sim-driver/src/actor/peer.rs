@@ -65,7 +65,7 @@ impl Actor {
         };
         let at = desk.env.now();
         let peer = self.post.borrow().extensions(info.peer.ip());
-        let own = core.config().extensions;
+        let own = core.config().extensions_named();
         let could = peer.map_or(own, |peer| own & peer);
         if !could.contains(info.extensions) {
             let text = format!("{:?} agreed, {could:?} possible", info.extensions);

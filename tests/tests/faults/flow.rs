@@ -1,7 +1,8 @@
 //! Kind D: application credits, and the queues of a connection.
 
 use xio_proto::{
-    CommandError, Config, Event, Failure, Message, RequestOptions, Resource, TransportLimits,
+    CommandError, Config, Event, Extensions, Failure, Message, RequestOptions, Resource,
+    TransportLimits,
 };
 use xio_tests::rig::Rig;
 use xio_tests::talk::{Say, Talk, World};
@@ -16,6 +17,8 @@ fn credited(messages: u16, bytes: u64) -> (Rig, Talk) {
 fn with(flow_control: fn(u8) -> bool, messages: u16, bytes: u64) -> (Rig, Talk) {
     let config = |i| Config {
         flow_control: flow_control(i),
+        // As if the other side were a libxio.
+        extensions: Extensions::empty(),
         depth_messages: messages,
         depth_bytes: bytes,
         ..Config::new(i, 128, 64)
@@ -236,10 +239,13 @@ fn bytes_of_all_connections_are_bounded_together() {
         talk.say(&mut rig, 0, &say(user + 2, 10_000 - 6000 - 42 - 100));
         let full = talk.try_say(&mut rig, 0, &other);
         assert_eq!(full, Err(CommandError::Full(Resource::Queue)));
+        let state = rig.sides[0].endpoint.snapshot();
+        assert_eq!((state.queued_bytes, state.queue_bytes_all), (9900, 10_000));
         talk.settle(&mut rig);
         assert_eq!(writable(&rig) - before, 1, "worth another try, once");
         talk.say(&mut rig, 0, &other);
         talk.settle(&mut rig);
+        assert_eq!(rig.sides[0].endpoint.snapshot().queued_bytes, 0);
     }
     assert_eq!(talk.count(0, "response"), 6);
     wind_up(&mut rig);
@@ -354,5 +360,54 @@ fn a_full_table_refuses_and_says_when_to_come_back() {
     rig.run();
     let after = is(&rig, 0, |event| matches!(event, Event::Writable { .. }));
     assert_eq!(after, before + 1);
+    wind_up(&mut rig);
+}
+
+/// Two of this kind, each with application credits or without; few of them, so that they would run out.
+fn agreeing(flow_control: fn(u8) -> bool) -> (Rig, Talk) {
+    let config = |i| Config {
+        flow_control: flow_control(i),
+        depth_messages: 4,
+        ..Config::new(i, 128, 64)
+    };
+    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+    let talk = Talk::open(&mut rig, false);
+    (rig, talk)
+}
+
+#[test]
+fn application_credits_that_only_one_side_has_are_off_for_both() {
+    for one in [|i| i == 0, |i| i == 1] as [fn(u8) -> bool; 2] {
+        let (mut rig, mut talk) = agreeing(one);
+        for i in [0, 1] {
+            for user in 0..20 {
+                // More than the other side said that it has room for, and none is ever returned.
+                talk.say(&mut rig, i, &Say::one_way(100 * i as u64 + user));
+            }
+        }
+        talk.settle(&mut rig);
+        for i in [0, 1] {
+            assert_eq!(talk.count(i, "one-way"), 20, "{:?}", talk.heard[i]);
+            assert_eq!(acks(&rig, i), 0);
+        }
+        wind_up(&mut rig);
+    }
+}
+
+#[test]
+fn application_credits_that_both_sides_have_are_used() {
+    let (mut rig, mut talk) = agreeing(|_| true);
+    talk.keep[1] = true;
+    for user in 0..20 {
+        talk.say(&mut rig, 0, &Say::one_way(user));
+    }
+    talk.settle(&mut rig);
+    // As many as there are credits for, and not one more before they are given back.
+    assert_eq!(talk.count(1, "one-way"), 4, "{:?}", talk.heard[1]);
+    talk.keep[1] = false;
+    talk.let_go(&mut rig, 1);
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(1, "one-way"), 20, "{:?}", talk.heard[1]);
+    assert!(acks(&rig, 1) > 0);
     wind_up(&mut rig);
 }

@@ -326,3 +326,25 @@ fn a_control_frame_waits_for_the_data_of_the_message_before_it() {
         assert_eq!(world.sides[1].endpoint.counters().violations, 0);
     }
 }
+
+#[test]
+fn application_credits_that_only_one_side_has_are_off_for_both() {
+    for one in [0, 1] {
+        let config = |i| Config {
+            flow_control: i == one,
+            depth_messages: 4,
+            ..config(i)
+        };
+        let mut world = tcp_with(config, Cut::Whole);
+        let mut talk = Talk::open(&mut world, false);
+        for i in 0..2 {
+            for user in 0..20 {
+                talk.say(&mut world, i, &Say::one_way(user));
+            }
+        }
+        talk.settle(&mut world);
+        for i in 0..2 {
+            assert_eq!(talk.count(i, "one-way"), 20, "{:#?}", talk.heard);
+        }
+    }
+}
