@@ -52,6 +52,7 @@ struct Nexus {
     granted: u16,
     posted: u16,
     held: u16,
+    send_slots: u32,
     send_queue: u16,
     send_queue_bytes: u64,
     counters: Numbers,
@@ -72,6 +73,7 @@ impl From<NexusSnapshot> for Nexus {
             granted: nexus.granted,
             posted: nexus.posted,
             held: nexus.held,
+            send_slots: nexus.tx_held,
             send_queue: nexus.sq_used,
             send_queue_bytes: nexus.sq_bytes,
             counters: Numbers(nexus.counters.named().collect()),
@@ -92,6 +94,7 @@ impl Display for Nexus {
             ("granted", self.granted.into()),
             ("posted", self.posted.into()),
             ("held", self.held.into()),
+            ("send slots", self.send_slots.into()),
             ("on the send queue", self.send_queue.into()),
             ("bytes there", self.send_queue_bytes),
         ];
@@ -168,6 +171,9 @@ pub(crate) struct State<T> {
     rows: Numbers,
     free: Numbers,
     messages: Numbers,
+    /// Bytes of messages without an outcome, and the most that there may be of them.
+    queued_bytes: u64,
+    queue_bytes_all: u64,
     nexuses: Vec<Nexus>,
     connections: Vec<Connection>,
     /// What the driver counts.
@@ -186,6 +192,8 @@ impl<T> State<T> {
                 free,
                 rows,
                 phases,
+                queued_bytes,
+                queue_bytes_all,
                 ..
             } = endpoint.snapshot();
             Self {
@@ -196,6 +204,8 @@ impl<T> State<T> {
                 rows: Numbers(rows.named().filter(|(name, _)| *name != "armed").collect()),
                 free: Numbers(free.named().collect()),
                 messages: Numbers(phases.named().collect()),
+                queued_bytes,
+                queue_bytes_all,
                 nexuses: endpoint.nexuses().map(Nexus::from).collect(),
                 connections: endpoint.connections().map(Connection::from).collect(),
                 transport,
@@ -210,6 +220,8 @@ impl<T> Display for State<T> {
         writeln!(f, "endpoint {} at {:.3} s", self.endpoint, at.as_secs_f64())?;
         writeln!(f, "  so far: {}", self.counters)?;
         writeln!(f, "  messages: {}", self.messages)?;
+        let (bytes, most) = (self.queued_bytes, self.queue_bytes_all);
+        writeln!(f, "  queued: {bytes} of {most} bytes")?;
         write!(f, "  free:")?;
         for (name, length) in &self.rows.0 {
             let free = self.free.0.iter().find(|(of, _)| of == name);

@@ -187,6 +187,8 @@ fn state_is_an_object_on_a_signal() {
         "messages",
         "nexuses",
         "now_ns",
+        "queue_bytes_all",
+        "queued_bytes",
         "rows",
         "transport",
     ];
@@ -199,6 +201,8 @@ fn state_is_an_object_on_a_signal() {
         number(&idle, "/free/nexuses"),
         number(&idle, "/rows/nexuses")
     );
+    assert_eq!(number(&idle, "/queued_bytes"), 0);
+    assert_eq!(number(&idle, "/queue_bytes_all"), 4 << 30);
     // It sends one message and sleeps.
     let args = [
         "ping",
@@ -252,4 +256,5 @@ fn state_is_text_without_json() {
         "{rest}"
     );
     assert!(rest.contains(" nexuses 4096/4096"), "{rest}");
+    assert!(rest.contains("  queued: 0 of 4294967296 bytes\n"), "{rest}");
 }
