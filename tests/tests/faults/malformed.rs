@@ -253,6 +253,34 @@ fn ids_of_others_and_of_nobody_are_violations() {
 }
 
 #[test]
+fn late_read_acks_are_no_more_than_the_responses_that_they_are_for() {
+    let mut ack = vec![0; 22];
+    ack[..4].copy_from_slice(b"XIOP");
+    ack[4..8].copy_from_slice(&[0, 0, 0x20, 4]);
+    ack[15] = 6;
+    ack[17] = 6;
+    for i in 0..2 {
+        // One connection goes on where another ended in the middle: what comes of that may be late.
+        let (mut rig, mut talk) = open();
+        let first = talk.connections[i].expect("open");
+        Talk::dial(&mut rig, false);
+        talk.settle(&mut rig);
+        let now = rig.now;
+        rig.sides[i].endpoint.abort(now, first).expect("known");
+        talk.settle(&mut rig);
+        let before = rig.sides[i].endpoint.counters().violations;
+        let up = rig.sides[i].endpoint.nexuses().next().expect("one");
+        assert_eq!((up.state, up.connections), ("Online", 1));
+        // Nothing was READ here, so nothing can be acknowledged, be it late. Each would use up a
+        // receive that other frames were promised.
+        assert!(rig.inject(i, &ack));
+        talk.settle(&mut rig);
+        assert_eq!(rig.sides[i].endpoint.counters().violations, before + 1);
+        wind_up(&mut rig);
+    }
+}
+
+#[test]
 fn a_session_is_reached_over_its_transport_connection_only() {
     // A second client names the first one's session in its request.
     let (mut rig, mut talk) = open();
