@@ -286,7 +286,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Whether messages of a connection that are sent without a deadline have one by its
     /// [policy](crate::ConnectionPolicy::deadline): the time is to be
     /// [told](Self::handle_clock) before they are. False for a connection that is not known.
+    #[inline]
     pub fn has_deadline(&self, connection: ConnectionId) -> bool {
+        // Asked before each message, and where no policy has any nothing is looked up.
+        self.g.deadlines && self.has_own_deadline(connection)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn has_own_deadline(&self, connection: ConnectionId) -> bool {
         let row = self.s.view().connections.get(connection.index());
         let row = row.filter(|c| c.generation == connection.generation());
         row.is_some_and(|c| c.policy.deadline.is_some())

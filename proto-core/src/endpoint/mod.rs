@@ -202,6 +202,8 @@ pub(crate) struct Globals {
     pub(crate) slot_line: Queue,
     /// Somebody may wait for a slot or a task.
     pub(crate) waits: bool,
+    /// Some connection's policy has, or had, a deadline for its messages.
+    pub(crate) deadlines: bool,
     /// Sockets that wait for a receive slot: whose nexus holds none, some, all it may.
     pub(crate) first_slot: List,
     pub(crate) more_slots: List,
@@ -348,6 +350,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             sharers: Queue::EMPTY,
             slot_line: Queue::EMPTY,
             waits: false,
+            deadlines: config.policy.deadline.is_some(),
             first_slot: List::EMPTY,
             more_slots: List::EMPTY,
             full_slots: List::EMPTY,

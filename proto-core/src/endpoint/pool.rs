@@ -276,6 +276,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ) -> Result<(), CommandError> {
         recorded!(self, SetPolicy { connection, policy } => self.set_policy(connection, policy));
         let c = self.find_connection(connection)?;
+        self.g.deadlines |= policy.deadline.is_some();
         self.connection(c).policy = policy;
         self.line_up(c);
         Ok(())
