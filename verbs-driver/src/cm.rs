@@ -15,6 +15,7 @@ use crate::device::{Completions, Domain};
 use crate::error::Error;
 use crate::fd;
 use crate::options::QueueSizes;
+use crate::owner::Owner;
 use crate::shared::SharedQueue;
 use crate::sys;
 
@@ -23,7 +24,10 @@ const PRIVATE_MAX: usize = 256;
 
 /// Where events of ids come out.
 #[derive(Debug)]
-pub(crate) struct Channel(NonNull<sys::rdma_event_channel>);
+pub(crate) struct Channel {
+    raw: NonNull<sys::rdma_event_channel>,
+    owner: Owner,
+}
 
 // SAFETY: a channel is a file descriptor; librdmacm locks what it shares between threads.
 unsafe impl Send for Channel {}
@@ -41,7 +45,10 @@ impl Channel {
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::from_open("rdma_create_event_channel", sys::errno()));
         };
-        let channel = Self(raw);
+        let channel = Self {
+            raw,
+            owner: Owner::me(),
+        };
         fd::set_nonblocking(channel.as_raw_fd()).map_err(|code| Error::call("fcntl", code))?;
         Ok(channel)
     }
@@ -53,7 +60,7 @@ impl Channel {
     pub(crate) fn next(self: &Arc<Self>) -> Result<Option<Report>, Error> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open; the event is written before it returns 0.
-        let status = unsafe { sys::rdma_get_cm_event(self.0.as_ptr(), &raw mut event) };
+        let status = unsafe { sys::rdma_get_cm_event(self.raw.as_ptr(), &raw mut event) };
         if status != 0 {
             return match sys::errno() {
                 libc::EAGAIN | libc::EINTR => Ok(None),
@@ -72,14 +79,16 @@ impl Channel {
 impl AsRawFd for Channel {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the channel is open.
-        unsafe { (*self.0.as_ptr()).fd }
+        unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: the last use; ids hold the channel, so none is left.
-        unsafe { sys::rdma_destroy_event_channel(self.0.as_ptr()) };
+        if self.owner.is_me() {
+            // SAFETY: the last use; ids hold the channel, so none is left.
+            unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
+        }
     }
 }
 
@@ -230,7 +239,7 @@ impl Id {
         // SAFETY: the channel is open; the context is a number that is never followed.
         let status = unsafe {
             sys::rdma_create_id(
-                channel.0.as_ptr(),
+                channel.raw.as_ptr(),
                 &raw mut raw,
                 ptr::without_provenance_mut(cookie as usize),
                 port_space,
@@ -408,6 +417,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        if !self.channel.owner.is_me() {
+            return;
+        }
         if self.queues.is_some() {
             // SAFETY: made by `create_queue_pair`, and destroyed only here.
             unsafe { sys::rdma_destroy_qp(self.raw.as_ptr()) };

@@ -14,6 +14,7 @@ use crate::cm::{Channel, Id};
 use crate::error::Error;
 use crate::fd;
 use crate::options::{DeviceChoice, QueueSizes};
+use crate::owner::Owner;
 use crate::shared::SharedQueue;
 use crate::sys;
 
@@ -63,6 +64,20 @@ pub struct DeviceLimits {
     pub ports: u8,
     /// Ports that are up.
     pub ports_active: u8,
+}
+
+/// Prepares the process for forks, once and before anything is registered: a child would else take
+/// pages along that the device writes, and the parent go on with copies of them.
+///
+/// # Errors
+/// The library's: `ENOSYS` where the kernel cannot, `EINVAL` when others of the process have
+/// registered memory already.
+pub(crate) fn prepare_fork() -> Result<(), Error> {
+    // SAFETY: no arguments. It may be called again, and then does nothing.
+    match unsafe { sys::ibv_fork_init() } {
+        0 => Ok(()),
+        code => Err(Error::call("ibv_fork_init", code)),
+    }
 }
 
 impl Device {
@@ -177,6 +192,7 @@ pub(crate) fn close_removed() {
 struct DeviceList {
     raw: NonNull<*mut sys::ibv_context>,
     contexts: Box<[NonNull<sys::ibv_context>]>,
+    owner: Owner,
 }
 
 // SAFETY: a list of contexts, which may be used by any thread.
@@ -194,7 +210,12 @@ impl DeviceList {
         let contexts = (0..usize::try_from(count).unwrap_or(0))
             .filter_map(|at| NonNull::new(unsafe { *raw.as_ptr().add(at) }))
             .collect::<Box<[_]>>();
-        let list = Self { raw, contexts };
+        let owner = Owner::me();
+        let list = Self {
+            raw,
+            contexts,
+            owner,
+        };
         if list.contexts.is_empty() {
             Err(Error::NoDevice)
         } else {
@@ -209,8 +230,10 @@ impl DeviceList {
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: the last use.
-        unsafe { sys::rdma_free_devices(self.raw.as_ptr()) };
+        if self.owner.is_me() {
+            // SAFETY: the last use.
+            unsafe { sys::rdma_free_devices(self.raw.as_ptr()) };
+        }
     }
 }
 
@@ -262,6 +285,7 @@ unsafe fn limits(context: *mut sys::ibv_context) -> Result<DeviceLimits, Error> 
 pub(crate) struct Domain {
     raw: NonNull<sys::ibv_pd>,
     device: Arc<Device>,
+    pub(crate) owner: Owner,
 }
 
 // SAFETY: libibverbs allows any thread, and several at a time.
@@ -281,6 +305,7 @@ impl Domain {
         Ok(Self {
             raw,
             device: Arc::clone(device),
+            owner: Owner::me(),
         })
     }
 
@@ -297,8 +322,10 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: the last use; what is in it holds it.
-        unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+        if self.owner.is_me() {
+            // SAFETY: the last use; what is in it holds it.
+            unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+        }
     }
 }
 
@@ -323,6 +350,7 @@ pub(crate) struct Completions {
     /// Notices taken and not acknowledged.
     owed: AtomicU32,
     device: Arc<Device>,
+    owner: Owner,
 }
 
 // SAFETY: libibverbs allows any thread, and several at a time.
@@ -360,6 +388,7 @@ impl Completions {
             channel,
             owed: AtomicU32::new(0),
             device: Arc::clone(device),
+            owner: Owner::me(),
         };
         fd::set_nonblocking(completions.as_raw_fd()).map_err(|code| Error::call("fcntl", code))?;
         Ok(completions)
@@ -459,6 +488,9 @@ impl AsRawFd for Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
+        if !self.owner.is_me() {
+            return;
+        }
         // Destroying waits until all notices that were taken are acknowledged.
         self.acknowledge();
         // SAFETY: the last use; queue pairs hold this.

@@ -18,7 +18,7 @@ use crate::buffers::Buffers;
 use crate::clock::{Clock, of_day};
 use crate::cm::{Channel, Queues};
 use crate::counters;
-use crate::device::{Completions, Device, DeviceLimits, Domain};
+use crate::device::{Completions, Device, DeviceLimits, Domain, prepare_fork};
 use crate::error::Error;
 use crate::fd::{self, Bell, Group};
 use crate::hub::Subscription;
@@ -108,6 +108,9 @@ impl<T: Trace> VerbsDriver<T> {
     ) -> Result<Self, Error> {
         // In stages, each of which holds those that it needs: what fails undoes them in reverse.
         let channel = Arc::new(Channel::new()?);
+        if options.fork_safe {
+            prepare_fork()?;
+        }
         let device = Arc::new(Device::open(&options.device, &channel)?);
         let domain = Arc::new(Domain::new(&device)?);
         let limits = device.limits.clone();

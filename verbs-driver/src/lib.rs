@@ -14,6 +14,7 @@
 //! | `io`, `work` | actions and work requests of the endpoint, reports of the device |
 //! | `inventory`, `counters` | what the kernel shows of devices |
 //! | `hub` | events of a device, for all drivers of the process that share it |
+//! | `owner` | whose things are, after a fork |
 //! | `driver`, `waker` | the loop: poll, arm, sleep |
 //!
 //! # In short
@@ -57,6 +58,12 @@
 //! Made in this order, and undone in the reverse: event channel, device, protection domain,
 //! completion queue, memory, then connection ids with their queue pairs. Each holds what it needs,
 //! so that no order of dropping can be wrong.
+//!
+//! # Forks
+//!
+//! A process that has a driver may fork ([`Options::fork_safe`]), as it does to start another program.
+//! The driver goes on in the parent. The child must not use its copy; dropping it does nothing but free
+//! the child's own memory, and the child may make a driver of its own.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod address;
@@ -76,6 +83,7 @@ mod inventory;
 mod io;
 mod memory;
 mod options;
+mod owner;
 #[cfg(any(test, feature = "device-tests"))]
 mod raw;
 mod shared;

@@ -7,6 +7,7 @@ use xio_proto::{SlotId, Slots};
 
 use crate::device::Domain;
 use crate::error::Error;
+use crate::owner::Owner;
 use crate::sys;
 
 const HUGE_PAGE: usize = 2 << 20;
@@ -17,6 +18,7 @@ const PAGE: usize = 4096;
 struct Pages {
     start: NonNull<u8>,
     len: usize,
+    owner: Owner,
 }
 
 // SAFETY: pages belong to nobody's thread.
@@ -53,14 +55,18 @@ impl Pages {
             return Err(sys::errno());
         }
         let start = NonNull::new(start.cast()).ok_or(libc::ENOMEM)?;
-        Ok(Self { start, len })
+        let owner = Owner::me();
+        Ok(Self { start, len, owner })
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`; the registration that holds them is gone.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        // A child may not have them, and something else in their place.
+        if self.owner.is_me() {
+            // SAFETY: mapped by `map`; the registration that holds them is gone.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+        }
     }
 }
 
@@ -86,7 +92,7 @@ impl Rights {
 #[derive(Debug)]
 pub(crate) struct Registration {
     raw: NonNull<sys::ibv_mr>,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: libibverbs allows any thread.
@@ -104,7 +110,7 @@ impl Registration {
         let raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), place, len, addr, access) };
         Ok(Self {
             raw: NonNull::new(raw).ok_or_else(sys::errno)?,
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
     }
 
@@ -123,8 +129,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: the last use.
-        unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
+        if self.domain.owner.is_me() {
+            // SAFETY: the last use.
+            unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
+        }
     }
 }
 

@@ -59,6 +59,13 @@ pub struct Options {
     pub cm_interval: Duration,
     /// Memory of slots and buffers in huge pages, where there are any.
     pub huge_pages: bool,
+    /// The process may fork while it has the driver. It costs nothing where the kernel copies
+    /// pinned pages at a fork (Linux 5.12); before that each registration takes longer, children do not
+    /// have the memory, and huge pages need `RDMAV_HUGEPAGES_SAFE` in the environment. It is for the
+    /// whole process, and for good, as soon as one driver wants it. Where that is refused (`ENOSYS` by
+    /// the oldest kernels; `EINVAL` when the process has registered memory by other means) no driver is
+    /// made. Without it, on such kernels, a process that has a driver must not fork.
+    pub fork_safe: bool,
 }
 
 impl Default for Options {
@@ -77,6 +84,7 @@ impl Default for Options {
             spin: Spin::For(Duration::from_micros(20)),
             cm_interval: Duration::from_millis(10),
             huge_pages: true,
+            fork_safe: true,
         }
     }
 }

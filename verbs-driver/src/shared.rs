@@ -13,7 +13,7 @@ use crate::sys;
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
     raw: NonNull<sys::ibv_srq>,
-    _domain: Arc<Domain>,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: libibverbs allows any thread, and several at a time.
@@ -35,7 +35,7 @@ impl SharedQueue {
         let raw = unsafe { sys::ibv_create_srq(domain.as_ptr(), &raw mut attr) };
         Ok(Self {
             raw: NonNull::new(raw).ok_or_else(|| Error::call("ibv_create_srq", sys::errno()))?,
-            _domain: Arc::clone(domain),
+            domain: Arc::clone(domain),
         })
     }
 
@@ -47,8 +47,10 @@ impl SharedQueue {
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        // SAFETY: the last use; queue pairs hold this.
-        unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
+        if self.domain.owner.is_me() {
+            // SAFETY: the last use; queue pairs hold this.
+            unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
+        }
     }
 }
 

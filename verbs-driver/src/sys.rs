@@ -34,12 +34,12 @@ pub(crate) use binding::{
 pub(crate) use calls::{
     ibv_ack_async_event, ibv_ack_cq_events, ibv_alloc_pd, ibv_create_comp_channel, ibv_create_cq,
     ibv_create_qp, ibv_create_srq, ibv_dealloc_pd, ibv_dereg_mr, ibv_destroy_comp_channel,
-    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_get_async_event, ibv_get_cq_event,
-    ibv_get_device_name, ibv_modify_qp, ibv_query_device, ibv_reg_mr_iova2, rdma_accept,
-    rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel, rdma_create_id,
-    rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp, rdma_disconnect,
-    rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_listen, rdma_reject,
-    rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+    ibv_destroy_cq, ibv_destroy_qp, ibv_destroy_srq, ibv_fork_init, ibv_get_async_event,
+    ibv_get_cq_event, ibv_get_device_name, ibv_modify_qp, ibv_query_device, ibv_reg_mr_iova2,
+    rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
+    rdma_create_id, rdma_create_qp, rdma_destroy_event_channel, rdma_destroy_id, rdma_destroy_qp,
+    rdma_disconnect, rdma_free_devices, rdma_get_cm_event, rdma_get_devices, rdma_listen,
+    rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
 };
 #[cfg(test)]
 pub(crate) use {binding::ibv_device, calls::query_port};

@@ -130,6 +130,7 @@ fn start_that_fails_names_its_step_and_undoes_those_before_in_reverse() {
         "ibv_create_cq",
         "ibv_create_qp",
         "ibv_create_srq",
+        "ibv_fork_init",
         "ibv_query_device",
         "ibv_query_port",
         "ibv_reg_mr",
@@ -156,6 +157,69 @@ fn start_that_cannot_be_undone_does_not_panic() {
             drop(start(0, &options));
         }
     }
+}
+
+/// Runs in a child of this process, which then ends; whether it did so well.
+fn in_child(run: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child has this thread alone, which takes no lock that others may have had: those of
+    // the allocator are in order after a fork.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no child");
+    if child == 0 {
+        let is_well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        // SAFETY: nothing of the parent's is flushed or unmade.
+        unsafe { libc::_exit(i32::from(!is_well.unwrap_or(false))) };
+    }
+    let mut status = 0;
+    // SAFETY: the status is written before it returns.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(waited, child);
+    status == 0
+}
+
+#[test]
+fn a_child_of_a_fork_undoes_nothing_of_its_parent_s() {
+    for share_receives in [false, true] {
+        world(None);
+        let mut talk = Talk::new(share_receives).unwrap();
+        let before = with(|world| world.order.clone());
+        assert!(before.contains(&"ibv_fork_init"));
+        // Until both have queue pairs.
+        let pairs = |notes: &[Note]| {
+            let made = |note: &&Note| matches!(note, Note::Made("queue pair", _));
+            notes.iter().filter(made).count()
+        };
+        while pairs(&with(|world| world.notes.clone())) < 2 {
+            talk.poll(true);
+            talk.poll(false);
+        }
+        let made = with(|world| world.notes.clone());
+        assert!(in_child(|| {
+            drop((talk.server.take(), talk.client.take()));
+            with(|world| world.notes.clone()) == made
+        }));
+        // The parent goes on, and undoes all.
+        talk.run();
+        assert_eq!(talk.reason, Some(Reason::Closed), "{talk:?}");
+        assert_eq!(talk.errors, []);
+        talk.check("a fork");
+    }
+}
+
+#[test]
+fn a_child_of_a_fork_may_have_a_driver_of_its_own() {
+    world(None);
+    let options = options(DeviceChoice::First, false);
+    let parent_s = start(0, &options).unwrap();
+    let made = with(|world| world.notes.len());
+    assert!(in_child(|| {
+        drop(start(1, &options).unwrap());
+        let notes = with(|world| world.notes.split_off(made));
+        let unmade = notes.iter().filter(|note| matches!(note, Note::Unmade(..)));
+        unmade.count() * 2 == notes.len()
+    }));
+    drop(parent_s);
+    is_reversed().unwrap();
 }
 
 #[test]

@@ -442,6 +442,10 @@ fn make<T>(call: &'static str, kind: &'static str, needs: &[usize]) -> *mut T {
     raw
 }
 
+pub(crate) unsafe fn ibv_fork_init() -> i32 {
+    code(with(|world| world.begin("ibv_fork_init")))
+}
+
 pub(crate) unsafe fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
     let raw: *mut ibv_pd = make("ibv_alloc_pd", "domain", &[]);
     if !raw.is_null() {
