@@ -673,8 +673,8 @@ pub struct Slot {
     pub(crate) usage: SlotUse,
     /// The transport connection that it is counted to. A send slot may outlive it.
     pub(crate) nexus: u32,
-    /// Send: the life of that. Receive: of a frame that waits for the bytes of a data socket what is here, what completes it, and the
-    /// payload that follows.
+    /// Send: the life of that. Receive: of a frame that waits for the bytes of a data socket what is
+    /// here; then what completes it, and the payload that follows.
     pub(crate) have: u32,
     pub(crate) inline_left: u32,
     pub(crate) payload: u64,
