@@ -5,11 +5,33 @@
 
 use anyhow::{Context as _, Result};
 use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 use xio_proto::{MACHINES, Trace};
 
 /// The variable that says what is shown, before `-v`.
 const VARIABLE: &str = "XIO_LOG";
+
+/// Modules that have something to show.
+const TARGETS: [&str; 5] = [
+    "xio::logging",
+    "xio::demo::timeline",
+    "xio_decode::report",
+    "xio_decode::streams",
+    "xio_decode::streams::direction",
+];
+
+/// What a list of `TARGET=LEVEL` names that shows nothing.
+fn unknown(wanted: &str) -> impl Iterator<Item = &str> {
+    let named = wanted.split(',').map(|one| {
+        let end = one.find(['=', '[']).unwrap_or(one.len());
+        (one[..end].trim(), end == one.len())
+    });
+    // A word alone may be a level instead.
+    let named = named.filter(|(name, alone)| !alone || name.parse::<LevelFilter>().is_err());
+    let names = named.map(|(name, _)| name);
+    names.filter(|name| !TARGETS.iter().any(|target| target.starts_with(name)))
+}
 
 /// Starts to show events, if any were asked for: by the variable, or by so many `-v`.
 ///
@@ -26,6 +48,10 @@ pub(crate) fn start(verbose: u8) -> Result<()> {
     let filter = EnvFilter::try_new(wanted).with_context(|| {
         format!("{VARIABLE}={wanted} is neither a level (debug, trace) nor TARGET=LEVEL,...")
     })?;
+    for name in unknown(wanted) {
+        let targets = TARGETS.join(", ");
+        eprintln!("xio: {VARIABLE} names {name}, which shows nothing; there are {targets}");
+    }
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -71,5 +97,28 @@ impl Trace for Events {
         if self.is_on {
             tracing::debug!(endpoint = self.endpoint, "{name}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unknown;
+
+    #[test]
+    fn targets_that_show_nothing_are_found() {
+        let of = |wanted| unknown(wanted).collect::<Vec<_>>();
+        for known in [
+            "debug",
+            "TRACE",
+            "off",
+            "xio",
+            "xio=debug",
+            "xio_decode::streams=trace,xio::demo=debug,warn",
+            "xio[span]=debug",
+        ] {
+            assert!(of(known).is_empty(), "{known}");
+        }
+        assert_eq!(of("xio_proto=debug"), ["xio_proto"]);
+        assert_eq!(of("info,xoi,xio::serve=trace"), ["xoi", "xio::serve"]);
     }
 }

@@ -117,6 +117,11 @@ fn events_are_shown_when_asked_for() {
     assert_eq!(other, trace);
     let (_, less) = said(&["-v", "decode", "-"], Some("error"));
     assert_eq!(less, "");
+    let (code, nobody) = said(&["decode", "-"], Some("xio_proto=debug"));
+    assert_eq!(code, Some(0));
+    let names = "xio: XIO_LOG names xio_proto, which shows nothing; there are xio::logging, ";
+    assert!(nobody.starts_with(names), "{nobody}");
+    assert_eq!(nobody.lines().count(), 1);
     let (code, wrong) = said(&["decode", "-"], Some("xio=loud"));
     assert_eq!(code, Some(1));
     assert!(wrong.contains("XIO_LOG=xio=loud is neither"), "{wrong}");
