@@ -185,7 +185,7 @@ impl Config {
 
 /// Where the payload of a message goes that the peer keeps until it is asked for
 /// (PROTOCOL.md 10.3).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Rendezvous {
     /// The user is asked for memory, with `PayloadWaiting`.
     Ask,
@@ -199,7 +199,7 @@ pub enum Rendezvous {
 
 /// What becomes of a message's buffers when its deadline passes while the peer or the device may
 /// still touch them (PROTOCOL.md 12.1). They come back with `BuffersReturned` in any case.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OnExpiry {
     /// They are kept until the peer has answered and the device is done, or the transport
     /// connection is over.
@@ -213,7 +213,7 @@ pub enum OnExpiry {
 }
 
 /// Choices for one connection.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionPolicy {
     /// What becomes of buffers at a message's deadline.
     pub on_expiry: OnExpiry,

@@ -38,7 +38,7 @@ pub enum CommandError {
 }
 
 /// What ran out.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Resource {
     /// Listening addresses.
@@ -89,7 +89,7 @@ pub enum Length {
 
 /// Why a connection, session or transport connection ended, or was never made. The first reason
 /// stands: a loss after this side's close is still this side's close.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Reason {
     /// Closed by this side.
@@ -161,7 +161,7 @@ pub enum Reason {
 }
 
 /// Why a peer of this kind turned this side away, with its values (PROTOCOL.md 2.2).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
     /// It speaks another version.
@@ -241,7 +241,7 @@ impl Refusal {
 }
 
 /// Steps with deadlines (PROTOCOL.md 12).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Step {
     /// Address resolution to transport setup.
@@ -259,7 +259,7 @@ pub enum Step {
 }
 
 /// How a work request ended, as the driver reports it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WorkStatus {
     /// Done.
@@ -279,7 +279,7 @@ pub enum WorkStatus {
 }
 
 /// Why a message did not reach its good outcome.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
     /// Its connection ended; what became of the message at the peer is not known.

@@ -44,6 +44,8 @@ pub use cm::ConnectRequest;
 pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
+#[cfg(feature = "check")]
+pub use fingerprint::Names;
 pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;

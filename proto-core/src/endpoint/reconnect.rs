@@ -29,7 +29,7 @@ use crate::wire::{Extensions, status};
 pub(crate) const INCOMPATIBLE_MAX: usize = 8;
 
 /// A peer that cannot be talked to, why, and until when that is believed.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Incompatible {
     pub(crate) peer: SocketAddr,
     pub(crate) reason: Reason,

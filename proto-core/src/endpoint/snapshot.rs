@@ -32,7 +32,7 @@ pub(crate) fn count(counter: &mut u32, more: u32) {
 }
 
 /// What went over a transport connection since it was made (PROTOCOL.md 6).
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct NexusCounters {
     /// Work requests put on its send queue: frames, READs and WRITEs.
@@ -77,7 +77,7 @@ impl NexusCounters {
 }
 
 /// What happened on a connection since it was made.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct ConnectionCounters {
     /// Requests and one-ways received.

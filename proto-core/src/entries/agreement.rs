@@ -4,7 +4,7 @@ use crate::ids::NONE;
 use crate::wire::Extensions;
 
 /// How far two sides have come in agreeing on extensions (PROTOCOL.md 2.6).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Stage {
     /// Nothing was offered, or nothing came of it.
     Off,
@@ -21,7 +21,7 @@ pub(crate) enum Stage {
 }
 
 /// Extensions of a transport connection.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Agreement {
     pub(crate) stage: Stage,
     /// Version spoken; 0 while nothing is agreed.

@@ -66,7 +66,7 @@ impl Listener {
 }
 
 /// The one control output that a transport connection has due.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Due {
     Nothing,
     Resolve,
@@ -82,7 +82,7 @@ pub(crate) enum Due {
 
 /// Whether a transport connection is online, without application credits, and nothing but messages
 /// goes on it; and in which dialect.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Usual {
     No,
     OnRdma,
@@ -90,7 +90,7 @@ pub(crate) enum Usual {
 }
 
 /// A transport connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Nexus {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -290,7 +290,7 @@ impl Nexus {
 }
 
 /// A session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Session {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -365,7 +365,7 @@ impl Session {
 
 bitflags::bitflags! {
     /// Control frames that a connection has to send.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct Frames: u16 {
         const SETUP_REQ = 1;
         const SETUP_RSP = 2;
@@ -384,7 +384,7 @@ bitflags::bitflags! {
     }
 
     /// Control requests whose answer is awaited.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct Awaited: u8 {
         const SETUP = 1;
         const HELLO = 2;
@@ -394,7 +394,7 @@ bitflags::bitflags! {
     }
 
     /// Events that a connection itself has for the user.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct ConnectionEvents: u8 {
         const ESTABLISHED = 1;
         const FAILED = 2;
@@ -409,7 +409,7 @@ bitflags::bitflags! {
 }
 
 /// A connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Connection {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -639,7 +639,7 @@ impl Connection {
 }
 
 /// What a slot is used for.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SlotUse {
     Free,
     /// Receive: posted to the device.
@@ -655,7 +655,7 @@ pub(crate) enum SlotUse {
 }
 
 /// A slot's state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Slot {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -706,7 +706,7 @@ impl Extent {
 }
 
 /// A place in the heap of deadlines.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct TimerEntry {
     pub(crate) at: u64,
     pub(crate) timer: u32,

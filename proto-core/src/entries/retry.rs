@@ -42,7 +42,7 @@ pub(crate) struct Retry {
 }
 
 /// What a client has to know of a life that was lost.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Life {
     /// Its transport connection; 0 for none.
     pub(crate) token: u64,
@@ -66,7 +66,7 @@ impl Life {
 }
 
 /// What a server remembers of a life that was lost.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Past {
     /// Its transport connection; 0 for none, [`Past::ANSWER`] for an answer.
     pub(crate) token: u64,

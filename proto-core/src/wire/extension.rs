@@ -9,7 +9,7 @@ use super::headers::{IntroductionBlock, ResumeBlock};
 
 bitflags::bitflags! {
     /// What can be agreed on beyond libxio's protocol (PROTOCOL.md 2.6).
-    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Extensions: u32 {
         /// CANCEL_REQ withdraws a request at its responder (PROTOCOL.md 9.7).
         const CANCEL = 1;

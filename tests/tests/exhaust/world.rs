@@ -1,10 +1,11 @@
 //! Two endpoints, devices between them that do one thing at a time, and users with a script.
 
 mod device;
+mod shared;
 mod user;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
+use std::hash::Hash as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,15 +14,14 @@ use xio_proto::storage::Counts;
 use xio_proto::wire::Extensions;
 use xio_proto::{
     CmKind, Completion, Config, ConnectionId, Endpoint, FreeRows, Instant, ListenOptions,
-    ListenerId, NexusId, Reconnect, SegmentSpan, SlotId, Slots, TaskId, TransportId,
+    ListenerId, Names, NexusId, Reconnect, SegmentSpan, SlotId, TaskId, TransportId,
     TransportLimits, WorkStatus, WrId,
 };
 use xio_tests::tables::BoxedTables;
 
 use super::search::Key;
+use shared::{Core, Memory, SLOT};
 
-/// Bytes of a slot.
-const SLOT: usize = 4096;
 const TRANSPORT: TransportId = TransportId(0);
 /// Time that a message with a deadline has.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(5);
@@ -73,6 +73,9 @@ pub(crate) struct Case {
     pub(crate) stays_up: bool,
     /// Connections that are lost are made anew.
     pub(crate) again: bool,
+    /// The side that is told of completions after all else was tried: no order is left out, but what
+    /// its peer does wrong meanwhile is found soon.
+    pub(crate) lazy: Option<usize>,
 }
 
 /// Pauses are short beside [`SOON`].
@@ -98,24 +101,12 @@ pub(crate) enum Step {
     Time,
 }
 
-#[derive(Clone)]
-struct Memory(Vec<u8>);
-
-impl Slots for Memory {
-    fn slot(&self, slot: SlotId) -> &[u8] {
-        &self.0[slot.0 as usize * SLOT..][..SLOT]
-    }
-    fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
-        &mut self.0[slot.0 as usize * SLOT..][..SLOT]
-    }
-}
-
 /// A frame that waits for its device.
 #[derive(Clone, Debug)]
 struct Posted {
     wr: WrId,
     signaled: bool,
-    bytes: Vec<u8>,
+    bytes: Rc<[u8]>,
     /// Messages whose memory is in it.
     of: Vec<u64>,
 }
@@ -133,13 +124,13 @@ struct Pair {
 struct Done {
     pair: usize,
     completion: Completion,
-    frame: Vec<u8>,
+    frame: Rc<[u8]>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Told {
-    Asked { from: usize, private: Vec<u8> },
-    Accepted(usize, Vec<u8>),
+    Asked { from: usize, private: Rc<[u8]> },
+    Accepted(usize, Rc<[u8]>),
     Kind(usize, CmKind),
 }
 
@@ -160,6 +151,8 @@ struct User {
     next: u64,
     connection: Option<ConnectionId>,
     up: BTreeSet<u64>,
+    /// Those that could not be made, and whose last event has not come.
+    failed: BTreeSet<u64>,
     /// Connections asked for or taken, whose last event has not come.
     open: BTreeMap<u64, ConnectionId>,
     accepted: u64,
@@ -172,7 +165,7 @@ struct User {
 
 #[derive(Clone)]
 struct Side {
-    core: Endpoint<BoxedTables>,
+    core: Core,
     memory: Memory,
     free: FreeRows,
     pairs: Vec<Pair>,
@@ -193,6 +186,7 @@ pub(crate) struct World {
     stays_up: bool,
     slow: bool,
     again: bool,
+    pub(crate) lazy: Option<usize>,
 }
 
 fn address(side: usize) -> SocketAddr {
@@ -251,8 +245,8 @@ impl Side {
             .listen(TRANSPORT, address(number.into()), &options)
             .expect("room");
         Self {
-            core,
-            memory: Memory(vec![0; SLOT * (rx + tx) as usize]),
+            core: Core::new(core),
+            memory: Memory::new(rx + tx),
             free,
             pairs: vec![Pair::default(); counts.nexuses],
             done: VecDeque::new(),
@@ -289,9 +283,75 @@ impl Side {
                 status: WorkStatus::Flushed,
                 len: 0,
             },
-            frame: Vec::new(),
+            frame: [].into(),
         });
         self.done.extend(flushed);
+    }
+}
+
+// Names of states.
+impl Side {
+    fn hash(&self, key: &mut Key) {
+        let (digest, names) = self.core.name();
+        digest.hash(key);
+        for pair in &self.pairs {
+            let Pair {
+                id,
+                peer,
+                connected,
+                receives,
+                sends,
+            } = pair;
+            (id, peer, connected, receives.len(), sends.len()).hash(key);
+            for posted in sends {
+                let wr = names.work(posted.wr);
+                (wr, posted.signaled, &posted.bytes, &posted.of).hash(key);
+            }
+        }
+        self.done.len().hash(key);
+        for done in &self.done {
+            let Completion { wr, status, len } = done.completion;
+            (done.pair, wr.is_recv(), names.work(wr)).hash(key);
+            (status, len, &done.frame).hash(key);
+        }
+        self.told.hash(key);
+        self.user.hash(names, key);
+    }
+}
+
+impl User {
+    fn hash(&self, names: &Names, key: &mut Key) {
+        let Self {
+            at,
+            next,
+            connection,
+            up,
+            failed,
+            open,
+            accepted,
+            sent,
+            came,
+            kept,
+            keeps,
+        } = self;
+        (at, next, connection, up, failed, open).hash(key);
+        (accepted, came, keeps, sent.len(), kept.len()).hash(key);
+        for (number, sent) in sent {
+            let Sent {
+                task,
+                deadline,
+                outcome,
+                returned,
+            } = sent;
+            (number, outcome, returned).hash(key);
+            // Nothing is done with it after its outcome.
+            if !outcome {
+                (task.map(|task| names.task(task)), deadline).hash(key);
+            }
+        }
+        for task in kept {
+            names.task(*task).hash(key);
+        }
     }
 }
 
@@ -311,6 +371,7 @@ impl World {
             stays_up: case.stays_up,
             slow: case.slow,
             again: case.again,
+            lazy: case.lazy,
         };
         for i in 0..2 {
             world.settle(i);
@@ -461,18 +522,10 @@ impl World {
     }
 
     /// All that decides how it goes on.
-    pub(crate) fn write(&self, key: &mut Key) {
+    pub(crate) fn hash(&self, key: &mut Key) {
         for side in &self.sides {
-            side.core.write_state(key).expect("it takes all");
-            let Side {
-                pairs,
-                done,
-                told,
-                user,
-                ..
-            } = side;
-            write!(key, "{pairs:?}{done:?}{told:?}{user:?}").expect("it takes all");
+            side.hash(key);
         }
-        write!(key, "{:?}{}", self.now, self.times).expect("it takes all");
+        (self.now, self.times).hash(key);
     }
 }

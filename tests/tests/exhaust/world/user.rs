@@ -193,14 +193,26 @@ impl World {
                 message,
                 ..
             } => {
-                assert!(user.open.remove(&number).is_some(), "failed twice");
+                assert!(
+                    user.failed.insert(number),
+                    "connection {number} failed twice"
+                );
                 if let Some(message) = message {
                     side.core.release(message).expect("it is the user's");
                 }
             }
-            Event::Closed { user: number, .. } => {
-                assert!(user.open.remove(&number).is_some(), "closed twice");
+            Event::Closed {
+                user: number,
+                reason,
+                ..
+            } => {
+                let was = user.open.remove(&number);
+                assert!(
+                    was.is_some(),
+                    "connection {number} closed twice: {reason:?}"
+                );
                 user.up.remove(&number);
+                user.failed.remove(&number);
                 user.connection = user.open.values().next().copied();
                 for task in std::mem::take(&mut user.kept) {
                     side.core.release(task).expect("it is the user's");
