@@ -140,7 +140,7 @@ fn connected() -> (TcpDriver, TcpDriver, ConnectionId) {
                 } = event
                 {
                     up += 1;
-                    connection = connection.or(is_peer.then_some(its));
+                    connection = connection.or_else(|| is_peer.then_some(its));
                 }
             }
         }

@@ -161,7 +161,7 @@ fn connected() -> (VerbsDriver, VerbsDriver, ConnectionId) {
                         connection: its, ..
                     } => {
                         up += 1;
-                        connection = connection.or(is_peer.then_some(its));
+                        connection = connection.or_else(|| is_peer.then_some(its));
                     }
                     _ => {}
                 }
