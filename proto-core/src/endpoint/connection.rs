@@ -394,20 +394,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Buffers that the peer may still reach come back only with the end of the transport
-    /// connection, so it ends now, unless others live on it.
+    /// connection, so it ends now, unless others live on it. Those that left it before may wait for
+    /// theirs, too.
     pub(crate) fn reclaim_from_peer(&mut self, c: u32) {
         let row = self.connection(c);
-        let (n, reason, mut t) = (row.nexus, row.reason, row.tasks);
+        let (n, reason) = (row.nexus, row.reason);
         if n == NONE || self.nexus(n).connection_count > 0 {
             return;
         }
-        while t != NONE {
-            if self.task(t).flags.contains(TaskFlags::PEER_HOLDS) {
+        let mut on = self.nexus(n).connections;
+        while on != NONE {
+            if self.peer_holds_some(on) {
                 self.nexus_input(n, nexus::Input::Fail, Some(reason));
                 return;
             }
-            t = self.task(t).next;
+            on = self.connection(on).nexus_next;
         }
+    }
+
+    /// Whether the peer may still reach buffers of the connection's messages.
+    fn peer_holds_some(&mut self, c: u32) -> bool {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            if row.flags.contains(TaskFlags::PEER_HOLDS) {
+                return true;
+            }
+            t = row.next;
+        }
+        false
     }
 
     fn free_connection(&mut self, c: u32) {
