@@ -89,7 +89,8 @@ pub enum Event {
         /// The peer's private data.
         private: Span,
     },
-    /// The connection could not be made; `Closed` follows.
+    /// The connection could not be made; `Closed` follows. When this side closed it while the server
+    /// said yes, what the server sent at once comes in between.
     ConnectFailed {
         /// The connection.
         connection: ConnectionId,
