@@ -38,6 +38,9 @@ pub struct Options {
     pub print: bool,
     /// Steps between checks of the cores' own invariants; 0 is never.
     pub check_every: u32,
+    /// What each user hears of its endpoint is judged by itself too
+    /// ([`Watch`](crate::check::Watch)), which takes time.
+    pub watch: bool,
     /// The deliberate fault of the cores.
     #[cfg(feature = "mutants")]
     pub mutant: Option<xio_proto::Mutant>,
@@ -56,6 +59,7 @@ impl Options {
             keep: 0,
             print: false,
             check_every: 64,
+            watch: false,
             #[cfg(feature = "mutants")]
             mutant: None,
         }
@@ -177,6 +181,7 @@ fn play(
             world.env.swarm.count(Site::TinyLimits);
         }
         let mut config = manner.node(&mut rng, number as u8, play.roads.of(number), tiny_here);
+        config.watch = options.watch;
         #[cfg(feature = "mutants")]
         {
             config.config.mutant = options.mutant;
