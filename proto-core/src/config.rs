@@ -336,6 +336,9 @@ pub struct ConnectOptions {
     /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
     /// one slot for sending, with what the session's setup says, and the row of one message.
     pub reconnect: Option<Reconnect>,
+    /// Who the peer is, as it travels ([`wire_identity`](crate::wire::wire_identity)): between it and this endpoint there is to be one
+    /// connection, also when both call at once (PROTOCOL.md 8.8). Not with `reconnect`.
+    pub only_with: Option<u64>,
 }
 
 impl ConnectOptions {
@@ -347,6 +350,7 @@ impl ConnectOptions {
             own_nexus: false,
             user,
             reconnect: None,
+            only_with: None,
         }
     }
 }

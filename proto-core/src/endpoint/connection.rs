@@ -105,6 +105,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::Finish => self.end_connection(c, from),
             Action::Part => self.part(c, from),
             Action::Await => self.await_retry(c),
+            Action::Yield => self.await_winner(c),
             Action::Drop => {
                 if from == State::Leaving || from == State::Requested {
                     self.tell_failed(c);
@@ -134,6 +135,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.set_retry(c, &retry);
         }
         self.drop_portals(c);
+        self.won(c);
         let session = self.session(s);
         session.hidden = false;
         let peer = (
@@ -187,6 +189,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.retry_due(c);
             return;
         }
+        if self.connection(c).state == State::Crossed {
+            self.race_again(c);
+            return;
+        }
         if self.connection(c).state == State::Online {
             // The peer says nothing of the life before.
             self.end_resume(c, None);
@@ -204,8 +210,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             State::TimeWait => {
                 // The peer waits for our last answer: a while is spent on getting it out.
                 let pending = !row.frames.is_empty() || row.control_work > 0;
-                if pending && row.probes < u8::MAX {
-                    row.probes += 1;
+                // Without it a client that lost a race would not know that it did.
+                let answers = row.frames.contains(Frames::SETUP_RSP);
+                if pending && (row.probes < u8::MAX || answers) {
+                    row.probes = row.probes.saturating_add(1);
                     let wait = self.g.config.time_wait;
                     self.arm_after(Timer::Connection(c), wait);
                     return;
@@ -653,7 +661,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         match row.state {
             State::Opening | State::SetupSent | State::HelloSent | State::Online => Ok(()),
-            State::Parting | State::Waiting => Ok(()),
+            State::Parting | State::Waiting | State::Crossed => Ok(()),
             _ => Err(row.reason),
         }
     }

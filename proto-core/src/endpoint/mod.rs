@@ -12,6 +12,7 @@ mod cm;
 mod commands;
 mod connection;
 mod credit;
+mod crossing;
 mod direct;
 mod event;
 mod extension;
@@ -114,6 +115,8 @@ pub const MARKS: &[&str] = &[
     "cancelled before it was delivered",
     "cancelled in the user's hands",
     "expired before it was delivered",
+    "two crossing connects became one",
+    "lost race waits for the winner",
 ];
 
 #[cfg_attr(feature = "check", derive(Clone, Debug))]

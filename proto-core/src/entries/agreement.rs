@@ -37,6 +37,8 @@ pub(crate) struct Agreement {
     /// The peer.
     pub(crate) identity: u64,
     pub(crate) incarnation: u64,
+    /// Server: the race of the setup whose introduction was the confirmation, until it is looked at.
+    pub(crate) race: u8,
     /// Lookup by identity: chain and, independent of this row's nexus, bucket head.
     pub(crate) next: u32,
     pub(crate) bucket: u32,
@@ -57,6 +59,7 @@ impl Agreement {
         check: 0,
         identity: 0,
         incarnation: 0,
+        race: 0,
         next: NONE,
         bucket: NONE,
     };

@@ -12,12 +12,14 @@ use crate::time::Instant;
 use crate::wire::Framing;
 
 mod agreement;
+mod cross;
 mod portal;
 mod retry;
 mod task;
 mod work;
 
 pub(crate) use agreement::{Agreement, Stage};
+pub(crate) use cross::Cross;
 pub(crate) use portal::Portal;
 pub(crate) use retry::{Life, Past, Retry};
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
@@ -540,6 +542,8 @@ pub struct Connection {
 
     /// It is made anew when it is lost: the row that remembers how.
     pub(crate) retry: u32,
+    /// It is the only one between two.
+    pub(crate) cross: Cross,
     /// What happened on it.
     pub(crate) traffic: ConnectionCounters,
 }
@@ -634,6 +638,7 @@ impl Connection {
         pool_next: NONE,
         in_pool_line: false,
         retry: NONE,
+        cross: Cross::NONE,
         traffic: ConnectionCounters::ZERO,
     };
 }
