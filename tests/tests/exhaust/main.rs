@@ -2,6 +2,7 @@
 //! manager, users and time can go on. Each search prints how many states it visited, and each has
 //! a core with a deliberate fault that it must find.
 
+mod crossing;
 mod search;
 mod sleep;
 mod world;

@@ -1,5 +1,6 @@
 //! Two endpoints, devices between them that do one thing at a time, and users with a script.
 
+mod call;
 mod device;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,6 +36,8 @@ const SOON: Duration = Duration::from_secs(1);
 pub(crate) enum Act {
     /// Connects to the other side.
     Connect,
+    /// Connects to the other side, which is to be its only connection with it.
+    Call,
     /// Sends a request.
     Request,
     /// Sends a request that has [`DEADLINE`].
@@ -360,7 +363,7 @@ impl World {
         let user = &self.sides[i].user;
         match self.scripts[i][user.at] {
             Act::Connect => user.open.is_empty() || self.stays_up,
-            Act::Restart | Act::Answer | Act::Lose => true,
+            Act::Call | Act::Restart | Act::Answer | Act::Lose => true,
             Act::Cancel(number) => user.sent.contains_key(&number),
             Act::Request | Act::Hurry | Act::OneWay | Act::Close => {
                 user.connection.is_some() || (user.open.is_empty() && user.at > 0)
@@ -450,6 +453,7 @@ impl World {
                 assert!(sent.returned, "memory of message {number} never came back");
             }
         }
+        self.check_calls();
         while !self.stays_up && self.due().is_some() {
             self.pass();
             self.run_down();
@@ -506,6 +510,7 @@ impl World {
                     .expect("there is room");
                 side.user.open.insert(user, connection);
             }
+            Act::Call => self.call(i),
             Act::Request | Act::Hurry | Act::OneWay => self.send(i, act),
             Act::Cancel(number) => {
                 let sent = &side.user.sent[&number];
@@ -664,7 +669,7 @@ impl World {
                 message,
                 ..
             } => {
-                assert!(user.open.remove(&number).is_some(), "failed twice");
+                assert!(user.open.contains_key(&number), "failed after its end");
                 if let Some(message) = message {
                     side.core.release(message).expect("it is the user's");
                 }
