@@ -127,7 +127,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         options: &ConnectOptions,
     ) {
         let again = options.reconnect;
-        let Some(policy) = again.or(options.only_with.map(|_| NO_RECONNECT)) else {
+        let Some(policy) = again.or_else(|| options.only_with.map(|_| NO_RECONNECT)) else {
             return;
         };
         let retry = Retry {

@@ -35,10 +35,7 @@ const RARE: &[(&str, &str)] = &[
         "connection: Crossed + Abort",
         "given up by its user in the short time before the winner comes; not seen in 2,000 seeds",
     ),
-    (
-        "connection: Crossed + Close",
-        "as that",
-    ),
+    ("connection: Crossed + Close", "as that"),
     (
         "task: Parked + Expire",
         "due while the device flushes what was lost, and to be sent again; as seldom",
