@@ -86,20 +86,20 @@
 //! | count ([`storage::Counts`]) | rows of | bytes a row | deadlines |
 //! |---|---|---|---|
 //! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
-//! | `nexuses` | [`Nexus`](storage::Nexus) | 368 | 1 |
-//! | `sessions` | [`Session`](storage::Session) | 120 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 408 | 2 |
-//! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
-//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 456 | 1 |
+//! | `nexuses` | [`Nexus`](storage::Nexus) | 376 | 1 |
+//! | `sessions` | [`Session`](storage::Session) | 128 | 1 |
+//! | `connections` | [`Connection`](storage::Connection) | 416 | 2 |
+//! | `tasks` | [`Task`](storage::Task) | 472 | 1 |
+//! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 472 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
 //! | `work` | [`WorkEntry`](storage::WorkEntry) | 40 | 0 |
-//! | `sockets` | [`Socket`](storage::Socket) | 296 | 1 |
+//! | `sockets` | [`Socket`](storage::Socket) | 304 | 1 |
 //! | `extents` | [`Extent`](storage::Extent) | 200 | 0 |
 //! | `regions` | [`Region`](storage::Region) | 56 | 0 |
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 368 + 120 + 408 + 4 × 16 = 960 bytes. The slots' own bytes are the
+//! connection of its own takes 376 + 128 + 416 + 4 × 16 = 984 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
