@@ -31,16 +31,7 @@ fn calls_of_one_and_of_both() {
     holds("call of one", &one);
     let messages = Case {
         scripts: [&[Act::Call, Act::Request], &[Act::Call, Act::OneWay]],
-        ..both.clone()
-    };
-    holds("calls of both with messages", &messages);
-    let ends = Case {
-        scripts: [
-            &[Act::Call, Act::Close],
-            &[Act::Call, Act::Request, Act::Close],
-        ],
-        stays_up: false,
         ..both
     };
-    holds("calls of both that close", &ends);
+    holds("calls of both with messages", &messages);
 }
