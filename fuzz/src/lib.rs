@@ -80,10 +80,11 @@ pub fn wire_tcp(data: &[u8]) {
     }
 }
 
-/// The input is a list of decisions: what users, wire and devices of two endpoints do next.
+/// The input is a list of operations: what users, wire and devices of two endpoints do next
+/// ([`xio_tests::alphabet`]).
 ///
-/// After each step the invariants of the endpoint hold; in the end each message has had one
-/// outcome, and everything is back.
+/// After each step the invariants of the endpoints hold, and users have heard what the model allows; in
+/// the end each message has had one outcome, and everything is back.
 pub fn ops(data: &[u8]) {
     let _ = ops::run(data);
 }

@@ -28,6 +28,7 @@ pub(crate) fn run(data: &[u8]) -> u64 {
             messages: 40,
             events: 600,
             check_every: 16,
+            watch: true,
             ..Options::new(u64::from(options >> 4))
         },
         script,

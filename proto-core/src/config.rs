@@ -194,7 +194,7 @@ impl Config {
 
 /// Where the payload of a message goes that the peer keeps until it is asked for
 /// (PROTOCOL.md 10.3).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Rendezvous {
     /// The user is asked for memory, with `PayloadWaiting`.
     Ask,
@@ -208,7 +208,7 @@ pub enum Rendezvous {
 
 /// What becomes of a message's buffers when its deadline passes while the peer or the device may
 /// still touch them (PROTOCOL.md 12.1). They come back with `BuffersReturned` in any case.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum OnExpiry {
     /// They are kept until the peer has answered and the device is done, or the transport
     /// connection is over.
@@ -222,7 +222,7 @@ pub enum OnExpiry {
 }
 
 /// Choices for one connection.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionPolicy {
     /// What becomes of buffers at a message's deadline.
     pub on_expiry: OnExpiry,
@@ -345,6 +345,9 @@ pub struct ConnectOptions {
     /// Make the connection anew when it is lost after it was established (PROTOCOL.md 8.5). It keeps
     /// one slot for sending, with what the session's setup says, and the row of one message.
     pub reconnect: Option<Reconnect>,
+    /// Who the peer is, as it travels ([`wire_identity`](crate::wire::wire_identity)): between it and this endpoint there is to be one
+    /// connection, also when both call at once (PROTOCOL.md 8.8). Not with `reconnect`.
+    pub only_with: Option<u64>,
 }
 
 impl ConnectOptions {
@@ -356,6 +359,7 @@ impl ConnectOptions {
             own_nexus: false,
             user,
             reconnect: None,
+            only_with: None,
         }
     }
 }

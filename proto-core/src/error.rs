@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::ids::{ConnectionId, SessionId};
 use crate::wire::{Violation, status};
 
 /// A command that was not taken. Nothing changed.
@@ -35,10 +36,22 @@ pub enum CommandError {
     BadAddress,
     /// A time in the past, a zero size, or another value that can never work.
     BadValue(&'static str),
+    /// There is one already, and there is to be no second
+    /// ([`ConnectOptions::only_with`](crate::ConnectOptions::only_with)).
+    Exists(Existing),
+}
+
+/// What stands for the one connection between two (PROTOCOL.md 8.8).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Existing {
+    /// The connection: online, on its way up or down.
+    Connection(ConnectionId),
+    /// The peer has asked for it: a session that waits for this user's answer.
+    Session(SessionId),
 }
 
 /// What ran out.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Resource {
     /// Listening addresses.
@@ -89,7 +102,7 @@ pub enum Length {
 
 /// Why a connection, session or transport connection ended, or was never made. The first reason
 /// stands: a loss after this side's close is still this side's close.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Reason {
     /// Closed by this side.
@@ -158,10 +171,24 @@ pub enum Reason {
         /// The latest that is known.
         later: u64,
     },
+    /// Somebody else answers there than whom the user named, or nobody who says who it is
+    /// (PROTOCOL.md 8.8).
+    WrongPeer {
+        /// The identity that was found; 0 for nobody in particular.
+        found: u64,
+    },
+    /// The peer of this identity knows no rule for two that call each other (PROTOCOL.md 8.8).
+    CannotCross {
+        /// Its identity.
+        peer: u64,
+    },
+    /// So many races were lost against the peer's own connects, none of which came up
+    /// (PROTOCOL.md 8.8).
+    RacesLost(u8),
 }
 
 /// Why a peer of this kind turned this side away, with its values (PROTOCOL.md 2.2).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
     /// It speaks another version.
@@ -241,7 +268,7 @@ impl Refusal {
 }
 
 /// Steps with deadlines (PROTOCOL.md 12).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Step {
     /// Address resolution to transport setup.
@@ -259,7 +286,7 @@ pub enum Step {
 }
 
 /// How a work request ended, as the driver reports it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WorkStatus {
     /// Done.
@@ -279,7 +306,7 @@ pub enum WorkStatus {
 }
 
 /// Why a message did not reach its good outcome.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
     /// Its connection ended; what became of the message at the peer is not known.
@@ -327,6 +354,12 @@ impl fmt::Display for CommandError {
             Self::BadSlot(slot) => write!(f, "slot {slot} is not reserved for sending"),
             Self::BadAddress => f.write_str("address or URI cannot be used"),
             Self::BadValue(what) => write!(f, "impossible value: {what}"),
+            Self::Exists(Existing::Connection(id)) => {
+                write!(f, "there is a connection with this peer: {id:?}")
+            }
+            Self::Exists(Existing::Session(id)) => {
+                write!(f, "this peer's session waits for an answer: {id:?}")
+            }
         }
     }
 }
@@ -369,6 +402,21 @@ impl fmt::Display for Reason {
             Self::Shutdown => f.write_str("endpoint shut down"),
             Self::PeerRestarted { later } => {
                 write!(f, "the peer was started again (life {later})")
+            }
+            Self::WrongPeer { found: 0 } => {
+                f.write_str("whoever answers there does not say who it is")
+            }
+            Self::WrongPeer { found } => {
+                write!(f, "{found:#x} answers there, not the one that was named")
+            }
+            Self::CannotCross { peer } => {
+                write!(f, "{peer:#x} knows no rule for two that call each other")
+            }
+            Self::RacesLost(races) => {
+                write!(
+                    f,
+                    "{races} calls lost against the peer's, which never came up"
+                )
             }
         }
     }

@@ -58,6 +58,9 @@ pub enum Event {
         uri: Span,
         /// The peer's private data.
         private: Span,
+        /// The peer wants it to be the only connection between the two (PROTOCOL.md 8.8): who it is,
+        /// as in [`ConnectOptions::only_with`](crate::ConnectOptions::only_with).
+        only_from: Option<u64>,
     },
     /// The server names portals: where the session goes on. They are tried in their order, those
     /// with numeric addresses first; one with a host name is tried when
@@ -89,7 +92,8 @@ pub enum Event {
         /// The peer's private data.
         private: Span,
     },
-    /// The connection could not be made; `Closed` follows.
+    /// The connection could not be made; `Closed` follows. When this side closed it while the server
+    /// said yes, what the server sent at once comes in between.
     ConnectFailed {
         /// The connection.
         connection: ConnectionId,

@@ -7,7 +7,7 @@ use crate::ids::WrId;
 
 /// Kinds of communication-manager events, numbered as in `rdma_cma.h`. What each does is in
 /// PROTOCOL.md 2.5.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum CmKind {
     /// The address is resolved.

@@ -88,7 +88,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 400 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 120 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 384 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 408 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 456 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -99,7 +99,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 400 + 120 + 384 + 4 × 16 = 968 bytes. The slots' own bytes are the
+//! connection of its own takes 400 + 120 + 408 + 4 × 16 = 992 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
@@ -145,7 +145,9 @@ pub use config::{
 };
 pub use driver::Driver;
 pub use endpoint::*;
-pub use error::{CommandError, Failure, Length, Reason, Refusal, Resource, Step, WorkStatus};
+pub use error::{
+    CommandError, Existing, Failure, Length, Reason, Refusal, Resource, Step, WorkStatus,
+};
 pub use event::{Data, Event, Receipt};
 pub use ids::{
     ConnectionId, ListenerId, NexusId, RegionId, SessionId, SocketId, TaskId, TransportId, WrId,

@@ -6,7 +6,7 @@
 pub struct SlotId(pub u32);
 
 /// Bytes inside a slot.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Span {
     /// The slot's number.
     pub slot: u32,
@@ -31,7 +31,7 @@ impl Span {
 
 /// A scatter/gather entry of user memory. On sockets `addr` is an opaque cookie that the driver
 /// gave out or understands, and the keys are 0.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Segment {
     /// Address, or the driver's cookie.
     pub addr: u64,
@@ -65,7 +65,7 @@ impl<T: Slots + ?Sized> Slots for &mut T {
 
 /// Segments of a message that a work request touches: resolve them with
 /// [`Endpoint::segments`](crate::Endpoint::segments) before the next call that changes state.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentSpan {
     pub(crate) task: u32,
     pub(crate) list: ListKind,
@@ -90,7 +90,7 @@ impl SegmentSpan {
 }
 
 /// Which of a message's two lists.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ListKind {
     /// What is sent.
     Out,

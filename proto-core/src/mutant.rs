@@ -68,12 +68,14 @@ pub enum Mutant {
     ExpiredShown,
     /// A message that is sent again asks for a receipt that its user has had.
     ReceiptRepeated,
+    /// Of two that call each other both accept.
+    BothAccepted,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// The faults that checkers find within 200 seeds.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::CreditsTwice,
         Self::GrantUnposted,
         Self::SlotLeaked,
@@ -106,6 +108,7 @@ impl Mutant {
         Self::ExpiredShown,
         Self::ReceiptRepeated,
         Self::ResumedOneMore,
+        Self::BothAccepted,
     ];
 }
 

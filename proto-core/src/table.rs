@@ -33,7 +33,7 @@ row!(
 );
 
 /// Free rows of a part of a table: those given back, then those never used.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Pool {
     head: u32,
     fresh: u32,
@@ -101,6 +101,20 @@ impl Pool {
         }
         (self.fresh < self.end).then_some(self.fresh)
     }
+    /// Free rows in the order in which they are taken, up to those that were never used.
+    #[cfg(feature = "check")]
+    pub(crate) fn given<'a, R>(
+        &self,
+        rows: &'a [R],
+        next: impl Fn(&R) -> u32,
+    ) -> impl Iterator<Item = (u32, &'a R)> {
+        let mut at = self.head;
+        core::iter::from_fn(move || {
+            let row = rows.get(at as usize)?;
+            let index = core::mem::replace(&mut at, next(row));
+            Some((index, row))
+        })
+    }
     /// Gives a row back and ends the life of its id.
     #[inline(always)]
     pub(crate) fn give<R: Row>(&mut self, rows: &mut [R], index: u32) {
@@ -114,7 +128,7 @@ impl Pool {
 }
 
 /// Head and tail of a singly linked queue whose links lie in the rows.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Queue {
     pub(crate) head: u32,
     pub(crate) tail: u32,

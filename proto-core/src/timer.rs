@@ -31,7 +31,7 @@ impl Timer {
         kind << Self::INDEX_BITS | index
     }
 
-    fn from_code(code: u32) -> Self {
+    pub(crate) fn from_code(code: u32) -> Self {
         let index = code & Self::INDEX_MASK;
         match code >> Self::INDEX_BITS {
             0 => Self::Nexus(index),

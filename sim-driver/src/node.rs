@@ -87,6 +87,16 @@ impl SimNode {
         !self.world.borrow().user(self.number).events.is_empty()
     }
 
+    /// What the user of the endpoint heard and was not to hear.
+    pub fn breaches(&self) -> Vec<String> {
+        self.look(|core| {
+            let breaches = core.trace().breaches().iter();
+            breaches
+                .map(|(check, text)| format!("{check:?}: {text}"))
+                .collect()
+        })
+    }
+
     fn memory<R>(&self, run: impl FnOnce(&mut Memory) -> R) -> R {
         run(&mut self.world.borrow_mut().env.memory[self.number])
     }

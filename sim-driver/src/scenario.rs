@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use xio_proto::MARKS;
+use xio_proto::wire::wire_identity;
 use xio_record::Tape;
 
-use crate::actor::{Actor, Errand, Mix, SharedPost};
+use crate::actor::{Actor, Call, Errand, Mix, SharedPost};
 use crate::chaos::Chaos;
 use crate::check::{Breach, Check, Outcome};
 use crate::draw::{Manner, PORT, address};
@@ -38,6 +39,9 @@ pub struct Options {
     pub print: bool,
     /// Steps between checks of the cores' own invariants; 0 is never.
     pub check_every: u32,
+    /// What each user hears of its endpoint is judged by itself too
+    /// ([`Watch`](crate::check::Watch)), which takes time.
+    pub watch: bool,
     /// The deliberate fault of the cores.
     #[cfg(feature = "mutants")]
     pub mutant: Option<xio_proto::Mutant>,
@@ -56,6 +60,7 @@ impl Options {
             keep: 0,
             print: false,
             check_every: 64,
+            watch: false,
             #[cfg(feature = "mutants")]
             mutant: None,
         }
@@ -100,6 +105,7 @@ impl Report {
 }
 
 const SECOND: u64 = 1_000_000_000;
+const MILLISECOND: u64 = 1_000_000;
 
 /// How long the world may go on with faults, and after it healed.
 const CALM_AFTER: u64 = 60 * SECOND;
@@ -177,6 +183,7 @@ fn play(
             world.env.swarm.count(Site::TinyLimits);
         }
         let mut config = manner.node(&mut rng, number as u8, play.roads.of(number), tiny_here);
+        config.watch = options.watch;
         #[cfg(feature = "mutants")]
         {
             config.config.mutant = options.mutant;
@@ -261,6 +268,37 @@ impl Play {
         }
     }
 
+    /// Two call each other at about the same time, and want one connection.
+    fn give_calls(&mut self, world: &mut World<Actor>) {
+        let places = self.places.len();
+        let one = self.rng.below(places as u64) as usize;
+        let (other, over) = self.roads.pick(&mut self.rng, one);
+        let connection = world.ledger.number_connection();
+        self.post.borrow_mut().belongs(connection, connection);
+        let at = world.env.now() + self.rng.spread(1, 20 * MILLISECOND);
+        let apart = self.rng.spread(1, 5 * MILLISECOND);
+        let curt = self.manner.lossy && self.rng.chance(400_000);
+        for (place, to, late) in [(one, other, 0), (other, one, apart)] {
+            let side = 2 * connection + u32::from(place == other);
+            let peer = wire_identity(1 + to as u64, to as u8);
+            let errand = Errand {
+                call: Some(Call { side, peer }),
+                over,
+                at: at + late,
+                back: 2,
+                own: self.rng.flip(),
+                patience: match curt {
+                    true => self.rng.spread(1, 50 * MILLISECOND),
+                    false => 0,
+                },
+                ..Errand::to(SocketAddr::new(address(to), PORT), 3)
+            };
+            world.act(self.places[place].number, |user, _, desk| {
+                user.take_errands(desk, vec![errand]);
+            });
+        }
+    }
+
     /// A second life begins with what the first one did: its peers may not know of its end yet.
     fn call_back(&mut self, world: &mut World<Actor>, place: usize) {
         let now = world.env.now();
@@ -284,6 +322,7 @@ impl Play {
         world.start_chaos(chaos);
         let share = self.options.messages / self.places.len() as u32;
         self.give_errands(world, share);
+        self.give_calls(world);
         self.go_on(world, CALM_AFTER);
         world.heal();
         // Whatever became of the world so far: it works again, and goes on to its minimum.
@@ -320,6 +359,7 @@ impl Play {
                     return;
                 }
                 self.give_errands(world, 50);
+                self.give_calls(world);
             }
         }
     }

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use xio_proto::{Applied, CmKind, Input, MACHINES, WorkStatus};
 use xio_record::{Recorder, Tape};
 
+use crate::check::{Check, Watch};
+
 /// What a line is about.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Object {
@@ -384,6 +386,7 @@ pub struct MarkTrace {
     /// Attempts to make it anew, by connection.
     attempts: Vec<u32>,
     recorder: Option<Box<Recorder<Tape>>>,
+    watch: Option<Box<Watch>>,
 }
 
 impl Default for MarkTrace {
@@ -409,7 +412,16 @@ impl MarkTrace {
             log: Vec::new(),
             attempts: Vec::new(),
             recorder: None,
+            watch: None,
         }
+    }
+    /// Judges what the user hears from now on, which is the beginning.
+    pub fn watch(&mut self) {
+        self.watch = Some(Box::default());
+    }
+    /// What the user heard and was not to hear, if that is judged.
+    pub fn breaches(&self) -> &[(Check, String)] {
+        self.watch.as_deref().map_or(&[], Watch::breaches)
     }
     /// Records inputs from now on, which is the beginning.
     pub fn record(&mut self, recorder: Recorder<Tape>) {
@@ -528,14 +540,20 @@ impl xio_proto::Trace for MarkTrace {
     const RECORDS: bool = true;
 
     fn is_recording(&self) -> bool {
-        self.recorder.is_some()
+        self.recorder.is_some() || self.watch.is_some()
     }
     fn input(&mut self, input: &Input<'_>) {
+        if let Some(watch) = &mut self.watch {
+            watch.saw(input);
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.input(input);
         }
     }
     fn output(&mut self, applied: &Applied, frame: &[u8]) {
+        if let Some(watch) = &mut self.watch {
+            watch.came(applied);
+        }
         if let Some(recorder) = &mut self.recorder {
             recorder.output(applied, frame);
         }

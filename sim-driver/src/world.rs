@@ -38,6 +38,8 @@ pub struct NodeConfig {
     pub tape: Option<Tape>,
     /// The recorder keeps lines for people too.
     pub log: bool,
+    /// A [`Watch`](crate::check::Watch) judges what its user hears.
+    pub watch: bool,
 }
 
 impl NodeConfig {
@@ -67,6 +69,7 @@ impl NodeConfig {
             regions: 4096,
             tape: None,
             log: false,
+            watch: true,
         }
     }
 
@@ -157,6 +160,9 @@ impl<U: User> World<U> {
             node.regions,
             node.recorder(),
         )?;
+        if node.watch {
+            driver.watch();
+        }
         if let Some(limits) = node.rdma {
             let nic = self.fabric.add_nic(driver.number(), address, limits);
             let mut stated = transport_limits(&limits);
@@ -363,6 +369,10 @@ impl<U: User> World<U> {
                 .breach(violation.at, Check::Forbidden, violation.to_string());
         }
         for (number, node) in self.nodes.iter().enumerate() {
+            for (check, text) in node.driver.core().trace().breaches() {
+                let text = format!("endpoint {number}: {text}");
+                self.ledger.breach(at, *check, text);
+            }
             if node.dead {
                 continue;
             }

@@ -100,6 +100,7 @@ fn seeds_with_everything_that_can_go_wrong() {
         let options = Options {
             keep: 40,
             check_every: 16,
+            watch: true,
             ..Options::new(seed)
         };
         let report = run(&options);

@@ -274,6 +274,7 @@ fn every_fault_of_sockets_happens_and_breaks_nothing() {
             dialects: Dialects::Tcp,
             keep: 40,
             check_every: 16,
+            watch: true,
             ..Options::new(seed)
         };
         let report = run(&options);

@@ -19,6 +19,14 @@ use crate::options::{Options, Stats};
 use crate::pool::{Pool, SlotPool};
 use crate::waker::Waker;
 
+/// In unit tests, a moment of a poll at which something may come.
+macro_rules! moment {
+    ($which:literal) => {
+        #[cfg(all(test, target_os = "linux"))]
+        crate::moments::moment($which);
+    };
+}
+
 /// An endpoint over sockets. See the documentation of the crate for how to use it.
 pub struct TcpDriver<T: Trace = NoTrace> {
     core: Core<T>,
@@ -272,7 +280,20 @@ impl<T: Trace> TcpDriver<T> {
             Patience::Until(at) => Some(at.since(self.core.now)),
             Patience::Endless => None,
         };
+        #[cfg(all(test, target_os = "linux"))]
+        if timeout != Some(Duration::ZERO) {
+            crate::moments::waits(self);
+        }
         self.io.wait(&mut self.core, timeout).map(drop)
+    }
+
+    /// From here on a call rings the bell. True when somebody called before.
+    fn says_so_and_was_called(&self) -> bool {
+        #[cfg(all(test, target_os = "linux"))]
+        if crate::moments::leaves_out_saying_so() {
+            return false;
+        }
+        self.io.waker.sleep()
     }
 
     /// How long to wait for the system now.
@@ -368,7 +389,9 @@ impl<T: Trace> Driver for TcpDriver<T> {
     }
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        moment!("begins");
         let mut woken = self.io.waker.awake();
+        moment!("awake");
         self.core.now = self.reading();
         let until = timeout.map(|t| self.core.now.after(t));
         loop {
@@ -384,12 +407,16 @@ impl<T: Trace> Driver for TcpDriver<T> {
                 patience = Patience::None;
             }
             // The bell rings from here on, and who called before is not overheard.
-            if patience != Patience::None && self.io.waker.sleep() {
+            moment!("drained");
+            if patience != Patience::None && self.says_so_and_was_called() {
                 patience = Patience::None;
             }
+            moment!("said so");
             self.wait(patience).map_err(Error::Events)?;
             self.unseen = false;
+            moment!("waited");
             woken |= self.io.waker.awake();
+            moment!("goes on");
             self.core.now = self.reading();
             self.io.take_in(&mut self.core);
             self.deadlines();

@@ -73,6 +73,8 @@ mod driver;
 mod error;
 mod io;
 mod life;
+#[cfg(all(test, target_os = "linux"))]
+mod moments;
 mod options;
 mod pool;
 mod resolve;

@@ -1,5 +1,6 @@
 //! Shared model, golden vectors, role play and suites of xio.
 
+pub mod alphabet;
 pub mod conformance;
 pub mod golden;
 pub mod hostile;

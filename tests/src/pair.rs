@@ -214,6 +214,8 @@ pub struct Pair {
     pub tamper: Option<fn(usize, &mut [u8])>,
     /// Changes all that a side says on its way, private data too.
     pub meddle: Option<Meddler>,
+    /// Frames of this type to a side stay on their way, and all that follow them.
+    pub held: [Option<u32>; 2],
     /// Invariants are checked every so many rounds.
     pub check_every: u64,
     rounds: u64,
@@ -285,6 +287,7 @@ impl Pair {
             now: Instant::from_millis(1),
             tamper: None,
             meddle: None,
+            held: [None; 2],
             unreachable: Vec::new(),
             check_every: 1,
             rounds: 0,
@@ -330,7 +333,12 @@ impl Pair {
 
     /// Lets the second side listen.
     pub fn listen(&mut self, user: u64) {
-        let side = &mut self.sides[1];
+        self.listen_on(1, user);
+    }
+
+    /// Lets a side listen.
+    pub fn listen_on(&mut self, i: usize, user: u64) {
+        let side = &mut self.sides[i];
         let options = xio_proto::ListenOptions { user, backlog: 16 };
         let address: SocketAddr = SERVER.parse().expect("an address");
         side.listener = Some(
@@ -619,6 +627,10 @@ impl Pair {
                 return;
             }
             let queue_pair = &mut side.queue_pairs[peer];
+            let is_held = |kind: u32| queue_pair.arrived[0].get(4..8) == Some(&kind.to_be_bytes());
+            if self.held[j].is_some_and(is_held) {
+                return;
+            }
             let bytes = queue_pair.arrived.pop_front().expect("not empty");
             let nexus = queue_pair.id.expect("made");
             let (wr, slot) = side.receives(peer).pop_front().expect("not empty");
@@ -631,6 +643,16 @@ impl Pair {
             let done = Completion { wr, status, len };
             let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
             endpoint.handle_shared_completion(self.now, nexus, done, slots);
+        }
+    }
+
+    /// What was held goes on.
+    pub fn let_go(&mut self) {
+        self.held = [None; 2];
+        for j in 0..2 {
+            for peer in 0..self.sides[j].queue_pairs.len() {
+                self.deliver(j, peer);
+            }
         }
     }
 

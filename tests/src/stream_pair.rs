@@ -163,7 +163,12 @@ impl StreamPair {
 
     /// Lets the second side listen.
     pub fn listen(&mut self, user: u64) {
-        let side = &mut self.sides[1];
+        self.listen_on(1, user);
+    }
+
+    /// Lets a side listen.
+    pub fn listen_on(&mut self, i: usize, user: u64) {
+        let side = &mut self.sides[i];
         let options = xio_proto::ListenOptions { user, backlog: 16 };
         let address: SocketAddr = SERVER.parse().expect("an address");
         side.listener = Some(
@@ -305,7 +310,7 @@ impl StreamPair {
     /// if it took it.
     pub fn stranger(&mut self, address: &str, bytes: &[u8]) -> Option<usize> {
         let peer = address.parse().expect("an address");
-        let s = self.accept(peer, None)?;
+        let s = self.accept(1, peer, None)?;
         self.sockets[1][s].inbox.extend(bytes);
         self.touch(1, s);
         self.run();
@@ -434,7 +439,7 @@ impl StreamPair {
         }
         for id in order {
             let address = self.sockets[i][id.index()].local.expect("made");
-            match self.accept(address, Some((i, id.index()))) {
+            match self.accept(1 - i, address, Some((i, id.index()))) {
                 Some(s) => self.sockets[i][id.index()].peer = Some((1 - i, s)),
                 None => self.end(i, id.index()),
             }
@@ -443,9 +448,9 @@ impl StreamPair {
         endpoint.handle_streams_connected(self.now, nexus, control, data);
     }
 
-    /// The listening side accepts a socket.
-    fn accept(&mut self, peer: SocketAddr, end: Option<(usize, usize)>) -> Option<usize> {
-        let side = &mut self.sides[1];
+    /// A side that listens accepts a socket.
+    fn accept(&mut self, j: usize, peer: SocketAddr, end: Option<(usize, usize)>) -> Option<usize> {
+        let side = &mut self.sides[j];
         let listener = side.listener.expect("listens");
         let local = SERVER.parse().ok();
         let taken =
@@ -453,7 +458,7 @@ impl StreamPair {
                 .handle_socket_accepted(self.now, side.transport, listener, peer, local);
         match taken {
             Ok(id) => {
-                let socket = self.socket(1, id.index());
+                let socket = self.socket(j, id.index());
                 assert!(socket.id != Some(id), "a new id");
                 *socket = Socket {
                     id: Some(id),

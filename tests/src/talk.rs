@@ -138,6 +138,10 @@ pub struct Talk {
     pub heard: [Vec<String>; 2],
     /// Their connections.
     pub connections: [Option<ConnectionId>; 2],
+    /// How often each was asked for a session, and was told of a connection of its own that is up.
+    pub asked: [usize; 2],
+    /// As `asked`: connects that came to something.
+    pub established: [usize; 2],
     /// Received messages are kept, in order of arrival, instead of answered and released.
     pub keep: [bool; 2],
     /// Those that were kept, with the header.
@@ -167,8 +171,20 @@ impl Talk {
 
     /// Starts a connection with options of its own.
     pub fn dial_with(world: &mut impl World, options: &ConnectOptions) -> ConnectionId {
+        Self::dial_from(world, 0, options).expect("room")
+    }
+
+    /// As [`dial_with`](Self::dial_with), from either side.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn dial_from(
+        world: &mut impl World,
+        i: usize,
+        options: &ConnectOptions,
+    ) -> Result<ConnectionId, CommandError> {
         let now = world.now();
-        let side = &mut world.sides()[0];
+        let side = &mut world.sides()[i];
         let open = SessionOpen {
             uri: "tcp://10.0.0.2:7000/res",
             private: b"hello",
@@ -177,7 +193,6 @@ impl Talk {
         let transport = side.transport;
         side.endpoint
             .connect(now, transport, peer, &open, options, &mut side.slots)
-            .expect("room")
     }
 
     /// Lets both users react until nothing happens any more.
@@ -370,13 +385,17 @@ impl Talk {
         match event {
             Event::SessionRequest {
                 session, private, ..
-            } => Self::welcome(world, i, session, private),
+            } => {
+                self.asked[i] += 1;
+                Self::welcome(world, i, session, private);
+            }
             Event::Established {
                 connection,
                 message,
                 ..
             } => {
                 self.connections[i] = Some(connection);
+                self.established[i] += 1;
                 Self::release(world, i, message);
             }
             Event::Reconnected {

@@ -147,6 +147,7 @@ fn options() -> ConnectOptions {
             give_up_after: Some(Duration::from_nanos(70)),
             ..Reconnect::DEFAULT
         }),
+        only_with: Some(u64::MAX - 1),
         ..ConnectOptions::new(u64::MAX)
     }
 }

@@ -70,6 +70,25 @@ impl Group {
     /// Waits, at most so long (`None`: until something comes), and returns the marks of all that
     /// are ready.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<u32> {
+        #[cfg(test)]
+        self.watched(timeout)?;
+        self.ready(timeout)
+    }
+
+    /// In tests things may come right before it sleeps, and while it does.
+    #[cfg(test)]
+    fn watched(&self, timeout: Option<Duration>) -> io::Result<()> {
+        crate::fake::step("epoll_wait", 0);
+        if timeout != Some(Duration::ZERO) && self.ready(Some(Duration::ZERO))? == 0 {
+            crate::fake::step("asleep", 0);
+            if self.ready(Some(Duration::ZERO))? == 0 {
+                crate::fake::step("still asleep", 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn ready(&self, timeout: Option<Duration>) -> io::Result<u32> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         // Rounded up, so that nothing wakes before its time again and again.
         let timeout = timeout.map_or(-1, |t| {

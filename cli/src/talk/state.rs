@@ -108,7 +108,8 @@ impl Display for Nexus {
 struct Connection {
     id: String,
     user: u64,
-    session: String,
+    /// `null` while it waits for its next attempt.
+    session: Option<String>,
     nexus: Option<String>,
     client: bool,
     state: &'static str,
@@ -126,7 +127,7 @@ impl From<ConnectionSnapshot> for Connection {
         Self {
             id: format!("{:?}", connection.id),
             user: connection.user,
-            session: format!("{:?}", connection.session),
+            session: connection.session.map(|session| format!("{session:?}")),
             nexus: connection.nexus.map(|nexus| format!("{nexus:?}")),
             client: connection.client,
             state: connection.state,
@@ -147,6 +148,7 @@ impl Display for Connection {
             id, session, state, ..
         } = self;
         let nexus = self.nexus.as_deref().unwrap_or("nothing");
+        let session = session.as_deref().unwrap_or("no session");
         writeln!(f, "{id} of {session} on {nexus} {state}")?;
         let now = [
             ("queued messages", self.queued_messages.into()),

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::Endpoint;
 use super::snapshot::count;
 use crate::config::ConnectOptions;
-use crate::entries::{Due, Listener, Nexus, SlotUse, Usual};
+use crate::entries::{Due, Listener, Nexus, SlotUse, Stage, Usual};
 use crate::error::{CommandError, Reason, Refusal, Resource, Step, WorkStatus};
 use crate::ids::{ListenerId, NONE, NexusId, TransportId};
 use crate::input::{CmEvent, CmKind};
@@ -264,7 +264,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 State::Disconnecting | State::Draining | State::Destroying | State::Vacant
             );
             let next = nexus.hash_next;
-            if same && alive && nexus.shareable && !self.has_session(n, session) {
+            // Its setup must go with an introduction: as the first, or when all is agreed.
+            let says_who = options.only_with.is_none()
+                || framing == Framing::Rdma
+                || nexus.agreement.stage == Stage::On;
+            if same && alive && nexus.shareable && says_who && !self.has_session(n, session) {
                 return Some(n);
             }
             n = next;
@@ -305,7 +309,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let n = self.take_nexus(transport, peer, framing)?;
         self.open_sockets(n);
         let nexus = self.nexus(n);
-        nexus.shareable = !options.own_nexus;
+        let first = options.only_with.is_some() && framing != Framing::Rdma;
+        nexus.shareable = !options.own_nexus && !first;
         nexus.local = options.local;
         let t = self.s.tables();
         let home = bucket(&peer, t.nexuses.len());

@@ -3,8 +3,9 @@
 use core::net::SocketAddr;
 
 use super::Endpoint;
+use super::crossing::FIRST_RACE;
 use crate::config::{ConnectOptions, ListenOptions};
-use crate::entries::{Connection, Frames, Listener, Past, Session, SlotUse};
+use crate::entries::{Connection, Cross, Frames, Listener, Past, Session, SlotUse};
 use crate::error::{CommandError, Length, Reason, Refusal, Resource};
 use crate::ids::{ConnectionId, ListenerId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
@@ -17,7 +18,7 @@ use crate::table::{queue_pop, queue_push};
 use crate::tid;
 use crate::time::Instant;
 use crate::trace::Trace;
-use crate::wire::{Portals, SessionSetupRequest, SessionSetupResponse, TooLong};
+use crate::wire::{Portals, SessionSetupRequest, SessionSetupResponse, TooLong, status};
 
 /// Of a control frame: 16 bytes, session header, and the longest transport header.
 const HEADERS: u32 = 16 + 40 + 44;
@@ -153,7 +154,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Full` for the table that is full, `BadValue` for delays of
-    /// [`reconnect`](ConnectOptions::reconnect) that are zero or the wrong way round, `TooLong` when
+    /// [`reconnect`](ConnectOptions::reconnect) that are zero or the wrong way round, or for
+    /// [`only_with`](ConnectOptions::only_with) without an identity of either side's, without the
+    /// extension CROSS or with `reconnect`, `Exists` when one with that peer is there, `TooLong` when
     /// URI and private data do not fit one frame. When only the peer's answer shows that they do not, the outcome is `ConnectFailed`
     /// with [`Reason::SetupTooLong`].
     pub fn connect(
@@ -175,12 +178,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if options.reconnect.is_some_and(|again| !again.is_possible()) {
             return Err(CommandError::BadValue("delays of reconnect"));
         }
-        if options.reconnect.is_some() && self.g.tasks.free() == 0 {
+        let remembers = options.reconnect.is_some() || options.only_with.is_some();
+        if remembers && self.g.tasks.free() == 0 {
             return Err(CommandError::Full(Resource::Tasks));
         }
+        self.may_be_only(options)?;
         let s = self.take_session()?;
         let shared = self.shared_with(s, transport, peer, options);
-        let room = self.setup_room(shared.unwrap_or(NONE));
+        let room = self.setup_room(shared.unwrap_or(NONE)) - self.more_in_answer(options);
         let slot = match self.setup_request(s, room, setup, slots) {
             Ok(slot) => slot,
             Err(error) => {
@@ -202,6 +207,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.setup_slot = slot.0;
         row.setup_len = slot.1;
         row.uri_len = setup.uri.len() as u16;
+        if let Some(only) = options.only_with {
+            self.know(c, only, FIRST_RACE, false);
+        }
         let session = self.session(s);
         session.client = true;
         session.user = options.user;
@@ -374,7 +382,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// (PROTOCOL.md 7.2).
     ///
     /// # Errors
-    /// As [`accept`](Self::accept).
+    /// As [`accept`](Self::accept); `BadValue` for [`CROSSED`](crate::wire::status::CROSSED).
     pub fn reject(
         &mut self,
         now: Instant,
@@ -386,6 +394,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         recorded!(self, Reject { now, session, reason, private } => self.reject(now, session, reason, private, slots));
         self.set_now(now);
         let (s, c) = self.asked_session(session)?;
+        if reason == status::CROSSED {
+            return Err(CommandError::BadValue("the code of a lost race"));
+        }
         let session_id = self.session(s).own_id;
         let payload = SessionSetupResponse::Reject {
             session_id,
@@ -549,12 +560,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         *row = Connection {
             generation: row.generation,
             policy: self.g.config.policy,
+            cross: Cross {
+                bucket: row.cross.bucket,
+                ..Cross::NONE
+            },
             ..Connection::VACANT
         };
         Ok(c)
     }
 
     pub(crate) fn give_connection(&mut self, c: u32) {
+        self.unknow(c);
         let t = self.s.tables();
         debug_assert_eq!(t.connections[c as usize].tasks, NONE);
         t.connections[c as usize].state = connection::State::Vacant;

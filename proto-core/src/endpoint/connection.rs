@@ -105,6 +105,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::Finish => self.end_connection(c, from),
             Action::Part => self.part(c, from),
             Action::Await => self.await_retry(c),
+            Action::Yield => self.await_winner(c),
             Action::Drop => {
                 if from == State::Leaving || from == State::Requested {
                     self.tell_failed(c);
@@ -134,6 +135,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.set_retry(c, &retry);
         }
         self.drop_portals(c);
+        self.won(c);
         let session = self.session(s);
         session.hidden = false;
         let peer = (
@@ -187,6 +189,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.retry_due(c);
             return;
         }
+        if self.connection(c).state == State::Crossed {
+            self.race_again(c);
+            return;
+        }
         if self.connection(c).state == State::Online {
             // The peer says nothing of the life before.
             self.end_resume(c, None);
@@ -204,8 +210,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             State::TimeWait => {
                 // The peer waits for our last answer: a while is spent on getting it out.
                 let pending = !row.frames.is_empty() || row.control_work > 0;
-                if pending && row.probes < u8::MAX {
-                    row.probes += 1;
+                // Without it a client that lost a race would not know that it did.
+                let answers = row.frames.contains(Frames::SETUP_RSP);
+                if pending && (row.probes < u8::MAX || answers) {
+                    row.probes = row.probes.saturating_add(1);
                     let wait = self.g.config.time_wait;
                     self.arm_after(Timer::Connection(c), wait);
                     return;
@@ -394,20 +402,35 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Buffers that the peer may still reach come back only with the end of the transport
-    /// connection, so it ends now, unless others live on it.
+    /// connection, so it ends now, unless others live on it. Those that left it before may wait for
+    /// theirs, too.
     pub(crate) fn reclaim_from_peer(&mut self, c: u32) {
         let row = self.connection(c);
-        let (n, reason, mut t) = (row.nexus, row.reason, row.tasks);
+        let (n, reason) = (row.nexus, row.reason);
         if n == NONE || self.nexus(n).connection_count > 0 {
             return;
         }
-        while t != NONE {
-            if self.task(t).flags.contains(TaskFlags::PEER_HOLDS) {
+        let mut on = self.nexus(n).connections;
+        while on != NONE {
+            if self.peer_holds_some(on) {
                 self.nexus_input(n, nexus::Input::Fail, Some(reason));
                 return;
             }
-            t = self.task(t).next;
+            on = self.connection(on).nexus_next;
         }
+    }
+
+    /// Whether the peer may still reach buffers of the connection's messages.
+    fn peer_holds_some(&mut self, c: u32) -> bool {
+        let mut t = self.connection(c).tasks;
+        while t != NONE {
+            let row = self.task(t);
+            if row.flags.contains(TaskFlags::PEER_HOLDS) {
+                return true;
+            }
+            t = row.next;
+        }
+        false
     }
 
     fn free_connection(&mut self, c: u32) {
@@ -655,7 +678,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.connection(c);
         match row.state {
             State::Opening | State::SetupSent | State::HelloSent | State::Online => Ok(()),
-            State::Parting | State::Waiting => Ok(()),
+            State::Parting | State::Waiting | State::Crossed => Ok(()),
             _ => Err(row.reason),
         }
     }

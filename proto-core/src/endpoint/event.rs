@@ -105,7 +105,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let row = &t.sessions[s as usize];
         let slot = row.request;
-        let n = t.connections[row.connections as usize].nexus;
+        let asking = &t.connections[row.connections as usize];
+        let (n, only) = (asking.nexus, asking.cross.only);
         let listener = ListenerId::new(row.listener, t.listeners[row.listener as usize].generation);
         // id, depths and lengths: the fixed part of a setup request's payload.
         let at = u32::from(row.setup_at) + 28;
@@ -127,6 +128,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             peer,
             uri,
             private,
+            only_from: (only != 0).then_some(only),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::storage::Storage;
 use crate::trace::Trace;
 use crate::wire::{
     EXTENSION_VERSION, Extensions, Framing, Introduction, Kind, NexusSetupResponse, Role,
-    confirm_word, is_offer, mix, offer_check, offer_word,
+    confirm_word, is_offer, mix, offer_check, offer_word, wire_identity,
 };
 
 /// Where an introduction lies in an opening frame on sockets: what the session header has behind
@@ -56,12 +56,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Who this endpoint is on the wire.
-    fn own_identity(&self) -> u64 {
-        let config = &self.g.config;
-        match config.identity {
-            0 => 0,
-            identity => mix(identity ^ mix(config.endpoint.into())) | 1,
-        }
+    pub(crate) fn own_identity(&self) -> u64 {
+        wire_identity(self.g.config.identity, self.g.config.endpoint)
     }
 
     fn introduction(&mut self, n: u32, version: u8) -> Introduction {
@@ -78,8 +74,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Says who this side is, and keeps the check of it. Its bytes are to be sent.
-    fn introduce(&mut self, n: u32, role: Role, version: u8) -> [u8; Introduction::LEN] {
-        let it = self.introduction(n, version);
+    fn introduce(&mut self, n: u32, role: Role, version: u8, race: u8) -> [u8; Introduction::LEN] {
+        let it = self.introduction(n, version).with_race(race);
         let agreement = &mut self.nexus(n).agreement;
         let (bytes, check) = it.seal(role, agreement.check);
         agreement.check = check;
@@ -98,6 +94,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         agreement.identity = it.identity;
         agreement.incarnation = it.incarnation;
         agreement.could = it.features & own;
+        agreement.race = it.race();
         true
     }
 
@@ -116,7 +113,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.nexus(n).agreement.nonce = self.next_nonce();
         self.nexus(n).agreement.stage = Stage::Offered;
-        let bytes = self.introduce(n, Role::Client, EXTENSION_VERSION);
+        let bytes = self.introduce(n, Role::Client, EXTENSION_VERSION, 0);
         PrivateData::of(&bytes)
     }
 
@@ -135,7 +132,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return PrivateData::EMPTY;
         }
         let version = agreement.version;
-        let bytes = self.introduce(n, Role::Server, version);
+        let bytes = self.introduce(n, Role::Server, version, 0);
         self.nexus(n).agreement.stage = Stage::Awaiting;
         PrivateData::of(&bytes)
     }
@@ -249,7 +246,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// An opening frame goes out: on sockets the first one takes the introduction along.
-    pub(crate) fn write_introduction(&mut self, n: u32, kind: Kind, frame: &mut [u8]) {
+    /// So does each setup that takes part in a race, whatever was agreed before: it answers the last
+    /// of that then, and changes nothing of it.
+    pub(crate) fn write_introduction(&mut self, n: u32, kind: Kind, race: u8, frame: &mut [u8]) {
         let stage = self.nexus(n).agreement.stage;
         let (role, next, version) = match (stage, kind) {
             (Stage::IntroductionDue, Kind::SessionSetupReq | Kind::HelloReq) => {
@@ -259,9 +258,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let version = self.nexus(n).agreement.version;
                 (Role::Server, Stage::On, version)
             }
+            (Stage::On, Kind::SessionSetupReq) if race != 0 => {
+                let version = self.nexus(n).agreement.version;
+                let it = self.introduction(n, version).with_race(race);
+                let (bytes, _) = it.seal(Role::Client, self.nexus(n).agreement.check);
+                frame[PLACE].copy_from_slice(&bytes);
+                return;
+            }
             _ => return,
         };
-        let bytes = self.introduce(n, role, version);
+        let bytes = self.introduce(n, role, version, race);
         frame[PLACE].copy_from_slice(&bytes);
         self.nexus(n).agreement.stage = next;
     }
@@ -290,6 +296,24 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.no_agreement(n);
         }
         self.nexus(n).state != State::Disconnecting
+    }
+
+    /// Server: the race that a setup takes part in, of which the peer has said who it is; 0 is none.
+    pub(crate) fn race_of(&mut self, n: u32, frame: &[u8]) -> u8 {
+        let agreement = &mut self.nexus(n).agreement;
+        let confirming = core::mem::take(&mut agreement.race);
+        let (check, identity) = (agreement.check, agreement.identity);
+        if identity == 0 || !agreement.on.contains(Extensions::CROSS) {
+            return 0;
+        }
+        if confirming != 0 {
+            return confirming;
+        }
+        let bytes = frame.get(PLACE).unwrap_or(&[]);
+        match Introduction::open(bytes, Role::Client, check) {
+            Some((it, _)) if it.identity == identity => it.race(),
+            _ => 0,
+        }
     }
 
     /// Extensions are on: the peer's life is known. A transport connection of an earlier one ends
@@ -382,6 +406,6 @@ fn row_next(row: &Nexus) -> u32 {
     row.agreement.next
 }
 
-fn home(identity: u64, len: usize) -> usize {
+pub(super) fn home(identity: u64, len: usize) -> usize {
     (mix(identity) % len as u64) as usize
 }

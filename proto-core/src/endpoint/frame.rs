@@ -264,8 +264,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let list = ResponseList::none();
             encode_response(bytes, at, framing, kind, &session, &head, list, true)
         };
-        if self.nexus(n).agreement.is_speaking() {
-            self.write_introduction(n, kind, &mut bytes[start..]);
+        let race = self.setup_race(c, kind);
+        if self.nexus(n).agreement.is_speaking() || race != 0 {
+            self.write_introduction(n, kind, race, &mut bytes[start..]);
         }
         if matches!(kind, Kind::ResumeReq | Kind::ResumeRsp) {
             self.resume_said(c, kind).put(&mut bytes[start..]);
@@ -314,11 +315,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         match kind {
             Kind::SessionSetupReq => {
                 // The client keeps its copy until the answer: a redirection needs it again.
-                let (from, len) = (row.setup_slot, usize::from(row.setup_len));
-                let at = self.g.config.headroom();
                 let mut copy = [0; crate::wire::SETUP_PAYLOAD_MAX];
-                copy[..len].copy_from_slice(&slots.slot(SlotId(from))[at..at + len]);
-                let len = self.write_setup(c, &copy[..len], slot, slots);
+                let setup = self.setup_copy(c, &mut copy, slots);
+                let len = self.write_setup(c, setup, slot, slots);
+                (slot, len as u16)
+            }
+            Kind::SessionSetupRsp if row.cross.answers => {
+                let mut copy = [0; crate::wire::SETUP_PAYLOAD_MAX];
+                let setup = self.setup_copy(c, &mut copy, slots);
+                let at = self.g.config.headroom();
+                let len = self.write_adoption(c, setup, &mut slots.slot_mut(SlotId(slot))[at..]);
                 (slot, len as u16)
             }
             Kind::SessionSetupRsp if row.setup_slot != NONE => {
@@ -346,6 +352,20 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             _ => (slot, 0),
         }
+    }
+
+    /// The session's setup, as its client's user gave it.
+    fn setup_copy<'a>(
+        &mut self,
+        c: u32,
+        copy: &'a mut [u8; crate::wire::SETUP_PAYLOAD_MAX],
+        slots: &mut impl Slots,
+    ) -> &'a [u8] {
+        let at = self.g.config.headroom();
+        let row = self.connection(c);
+        let (from, len) = (row.setup_slot, usize::from(row.setup_len));
+        copy[..len].copy_from_slice(&slots.slot(SlotId(from))[at..at + len]);
+        &copy[..len]
     }
 
     /// Session-level number and credits of a request-class frame.

@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use super::hot::FRAME;
-use crate::entries::{Ending, Nexus, SlotUse, TaskFlags};
+use crate::entries::{Connection, Ending, Nexus, SlotUse, TaskFlags};
 use crate::ids::NONE;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
@@ -33,6 +33,21 @@ fn check_lives(view: &View<'_>) {
     }
 }
 
+/// Of connections that are to be the only one with their peer there is one at most.
+fn check_only(view: &View<'_>) {
+    let rows = view.connections.iter();
+    let only = rows.filter(|row| row.cross.only != 0 && row.is_only());
+    for row in only.clone() {
+        let same = |other: &&Connection| other.cross.only == row.cross.only;
+        let count = only.clone().filter(same).count();
+        assert_eq!(
+            count, 1,
+            "connections with the only peer {:#x}",
+            row.cross.only
+        );
+    }
+}
+
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Checks conservation (slots, receives, credits, work requests, tasks), every count against
     /// what it counts, and the order of deadlines.
@@ -54,9 +69,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         for (s, session) in view.sessions.iter().enumerate() {
             if session.state != SessionState::Vacant {
-                let own = |c: &&crate::entries::Connection| {
-                    c.state != ConnectionState::Vacant && c.session == s as u32
-                };
+                let own =
+                    |c: &&Connection| c.state != ConnectionState::Vacant && c.session == s as u32;
                 let count = view.connections.iter().filter(own).count();
                 assert_eq!(
                     count, session.connection_count as usize,
@@ -70,6 +84,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let bytes: u64 = view.connections.iter().map(|c| c.queued_bytes).sum();
         assert_eq!(bytes, self.g.queued_bytes, "their bytes");
         check_lives(&view);
+        check_only(&view);
         self.check_sockets(&view);
         self.check_completions(&view);
         self.check_chunks(&view);

@@ -12,6 +12,7 @@ mod cm;
 mod commands;
 mod connection;
 mod credit;
+mod crossing;
 mod direct;
 mod event;
 mod extension;
@@ -45,6 +46,8 @@ pub use cm::ConnectRequest;
 pub(crate) use cm::bucket;
 pub use commands::SessionOpen;
 pub use direct::RemoteMemory;
+#[cfg(feature = "check")]
+pub use fingerprint::Names;
 pub(crate) use hot::Hot;
 pub use info::{ConnectionInfo, Counters, FreeRows, LifeCycle, PeerKind};
 pub use pool::POOL_CHUNKS_MAX;
@@ -116,6 +119,8 @@ pub const MARKS: &[&str] = &[
     "cancelled before it was delivered",
     "cancelled in the user's hands",
     "expired before it was delivered",
+    "two crossing connects became one",
+    "lost race waits for the winner",
 ];
 
 #[cfg_attr(feature = "check", derive(Clone, Debug))]

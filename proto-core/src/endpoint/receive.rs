@@ -256,7 +256,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                         let wait = if timed { wait_of(bytes) } else { 0 };
                         self.on_message(n, slot, &request, wait)
                     }
-                    Kind::SessionSetupReq => self.on_setup_request(n, slot, &request),
+                    Kind::SessionSetupReq => {
+                        let race = self.race_of(n, bytes);
+                        self.on_setup_request(n, slot, &request, race)
+                    }
                     Kind::HelloReq => self.on_hello(n, &request),
                     Kind::ResumeReq => self.on_resume_request(n, &request, Resume::open(bytes)),
                     _ => self.on_control_request(n, &request),

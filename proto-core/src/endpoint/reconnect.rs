@@ -29,7 +29,7 @@ use crate::wire::{Extensions, status};
 pub(crate) const INCOMPATIBLE_MAX: usize = 8;
 
 /// A peer that cannot be talked to, why, and until when that is believed.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Incompatible {
     pub(crate) peer: SocketAddr,
     pub(crate) reason: Reason,
@@ -97,6 +97,14 @@ const fn transient(reason: Reason) -> bool {
     }
 }
 
+/// A connection that ends when it is lost.
+const NO_RECONNECT: Reconnect = Reconnect {
+    attempts_max: 0,
+    give_up_after: None,
+    first_delay: Duration::ZERO,
+    max_delay: Duration::ZERO,
+};
+
 impl Nexus {
     /// Whether a peer that answers its first words so is one that cannot be talked to.
     pub(crate) const fn shows_incompatible(reason: Option<Reason>) -> bool {
@@ -110,7 +118,7 @@ impl Nexus {
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
-    /// What a connection needs to know to be made anew.
+    /// What a connection needs to know to be made anew, or to call again after a lost race.
     pub(crate) fn keep_for_retry(
         &mut self,
         c: u32,
@@ -118,7 +126,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         peer: SocketAddr,
         options: &ConnectOptions,
     ) {
-        let Some(policy) = options.reconnect else {
+        let again = options.reconnect;
+        let Some(policy) = again.or_else(|| options.only_with.map(|_| NO_RECONNECT)) else {
             return;
         };
         let retry = Retry {
@@ -392,7 +401,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.next_attempt(c);
     }
 
-    fn leave_session(&mut self, c: u32) {
+    pub(crate) fn leave_session(&mut self, c: u32) {
         let row = self.connection(c);
         let (s, n) = (row.session, row.nexus);
         debug_assert_eq!(
@@ -465,6 +474,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             own_nexus: retry.own_nexus,
             user: self.connection(c).user,
             reconnect: None,
+            only_with: None,
         };
         if let Some(reason) = self.known_incompatible(peer) {
             self.trace.mark("incompatible peer not tried");
@@ -480,7 +490,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    fn begin_anew(
+    /// A session of its own for the next attempt.
+    pub(crate) fn begin_anew(
         &mut self,
         c: u32,
         transport: TransportId,
@@ -499,16 +510,18 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 });
             }
         };
+        let again = self.connection(c).state == State::Waiting;
         self.connection(c).start_anew();
         self.attach_nexus(c, n);
         let session = self.session(s);
         session.client = true;
-        // The user hears of it when the connection is there.
-        session.hidden = true;
+        // The user hears of it when the connection is there, unless it never was.
+        session.hidden = again;
         session.user = options.user;
         self.session_input(s, session::Input::Connect);
         self.attach_session(c, s);
-        self.connection_input(c, Input::Again, None);
+        let input = if again { Input::Again } else { Input::Race };
+        self.connection_input(c, input, None);
         self.up_if_online(c);
         Ok(())
     }

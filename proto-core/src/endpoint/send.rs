@@ -185,7 +185,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         row.flags.set(TaskFlags::RECEIPT, options.receipt);
         row.flags.set(TaskFlags::LAST, options.last_in_batch);
         row.flags.set(TaskFlags::FORCE_WRITE, options.force_write);
-        let again = self.connection(c).is_lasting();
+        let row = self.connection(c);
+        let again = row.is_lasting() && row.cross.only == 0;
         let repeat = options.idempotent || mutated!(self.g, RepeatedSilently);
         let row = self.task(t);
         row.flags.set(TaskFlags::IDEMPOTENT, repeat && again);

@@ -4,8 +4,9 @@
 use core::net::SocketAddr;
 
 use super::Endpoint;
+use super::crossing::Meeting;
 use crate::config::ConnectOptions;
-use crate::entries::{Awaited, Frames};
+use crate::entries::{Awaited, Frames, Session};
 use crate::error::{CommandError, Reason, Resource, Step};
 use crate::ids::{ConnectionId, NONE, SessionId, TransportId};
 use crate::inputs::recorded;
@@ -19,7 +20,8 @@ use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{
-    Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupResponse, Violation, What, status,
+    Dialect, Request, Response, SETUP_PAYLOAD_MAX, SessionSetupRequest, SessionSetupResponse,
+    Violation, What, status,
 };
 
 /// A session as a value, for an endpoint that did not set it up (PROTOCOL.md 7.3).
@@ -46,6 +48,18 @@ pub struct SessionTicket {
 pub(crate) enum Keep {
     Yes,
     No,
+}
+
+impl Session {
+    /// What the client says of itself and wants.
+    pub(super) fn asked_with(&mut self, setup: &SessionSetupRequest<'_>) {
+        self.peer_id = setup.session_id;
+        self.peer_depth_messages = setup.rcv_msgs;
+        self.peer_depth_bytes = setup.rcv_bytes;
+        self.private_len = setup.private.len() as u16;
+        self.uri_len = setup.uri_trimmed().len() as u16;
+        self.uri_skip = setup.uri.len() as u16;
+    }
 }
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -149,6 +163,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.setup_too_long(c, len, max);
             return;
         }
+        if let Some(reason) = self.wrong_peer(n, c) {
+            self.lose(c, ConnectionInput::Lost, reason);
+            return;
+        }
         let up = if joining {
             ConnectionInput::NexusUpJoin
         } else {
@@ -173,6 +191,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         n: u32,
         slot: u32,
         request: &Request<'_>,
+        race: u8,
     ) -> Result<Keep, Violation> {
         if !self.nexus(n).server {
             let word = request.kind.word().into();
@@ -186,6 +205,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(Keep::No);
         }
         let setup = request.session_setup()?;
+        let meeting = self.meet(n, race);
+        if let Meeting::Adopt(c) = meeting {
+            return Ok(self.adopt(c, n, slot, request, &setup, race));
+        }
         let spare = self.session_rows_spare();
         let (s, c) = match self.take_session_and_connection() {
             Ok(rows) => rows,
@@ -208,15 +231,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             .filter(|l| l.live);
         let user = live.map(|l| l.user);
         let session = self.session(s);
-        session.peer_id = setup.session_id;
-        session.peer_depth_messages = setup.rcv_msgs;
-        session.peer_depth_bytes = setup.rcv_bytes;
+        session.asked_with(&setup);
         session.listener = listener;
         session.user = user.unwrap_or(0);
         session.request = slot;
-        session.private_len = setup.private.len() as u16;
-        session.uri_len = setup.uri_trimmed().len() as u16;
-        session.uri_skip = setup.uri.len() as u16;
         session.setup_at = request.header_at;
         let own_nexus = self.nexus(n).state == nexus::State::Idle;
         self.attach_nexus(c, n);
@@ -230,20 +248,31 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if own_nexus {
             self.nexus_input(n, nexus::Input::Used, None);
         }
-        let refusal = match (spare, user) {
-            (true, _) => Some(status::NO_BUFS),
-            (false, None) => Some(status::SESSION_REFUSED),
-            (false, Some(_)) => None,
+        let refusal = match (meeting, spare, user) {
+            (Meeting::Refuse, ..) => Some(status::CROSSED),
+            (_, true, _) => Some(status::NO_BUFS),
+            (_, false, None) => Some(status::SESSION_REFUSED),
+            (_, false, Some(_)) => None,
         };
         self.session(s).hidden = refusal.is_some();
         self.session_input(s, Input::Request);
         if let Some(code) = refusal {
-            self.session(s).reject_status = code;
-            self.session(s).request = NONE;
-            self.refuse_session(s, c, Input::Reject, Reason::Rejected(code));
+            self.refuse_setup(s, c, code);
             return Ok(Keep::No);
         }
+        self.met(c, n, meeting, race);
         Ok(Keep::Yes)
+    }
+
+    /// The endpoint itself says no to a session that it has just taken a row for.
+    fn refuse_setup(&mut self, s: u32, c: u32, code: u32) {
+        self.session(s).reject_status = code;
+        self.session(s).request = NONE;
+        if code == status::CROSSED {
+            self.refuse_race(s, c);
+        } else {
+            self.refuse_session(s, c, Input::Reject, Reason::Rejected(code));
+        }
     }
 
     /// The last rows of larger tables are kept to tell peers that there is no room.
@@ -287,6 +316,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             row.asked_again -= 1;
             return Ok(Some(c));
         }
+        if what == Awaited::SETUP
+            && let Some(left) = self.left_behind(n, rtid)
+        {
+            return Ok(Some(left));
+        }
         if late { Ok(None) } else { Err(unknown) }
     }
 
@@ -304,6 +338,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let s = self.connection(c).session;
         self.session(s).peer_id = answer.session_id();
         self.connection(c).peer_session = answer.session_id();
+        if let Some(keep) = self.answered_only(n, c, &answer) {
+            return Ok(keep);
+        }
         match answer {
             SessionSetupResponse::Accept {
                 rcv_bytes,
@@ -482,7 +519,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn find_wire_session(&mut self, id: u32) -> Option<u32> {
         let (endpoint, index) = tid::split_session(id);
         let t = self.s.tables();
-        let here = |s: &crate::entries::Session| s.own_id == id && s.state != State::Vacant;
+        let here = |s: &Session| s.own_id == id && s.state != State::Vacant;
         if endpoint == self.g.config.endpoint {
             return t
                 .sessions
@@ -567,7 +604,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// # Errors
     /// As [`connect`](Self::connect); `WrongState` when the session is not online or imported as
     /// a client's; `BadValue` with [`reconnect`](ConnectOptions::reconnect), as what is made anew has
-    /// a session of its own.
+    /// a session of its own, and with [`only_with`](ConnectOptions::only_with).
     pub fn join(
         &mut self,
         now: Instant,
@@ -581,6 +618,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.not_stopping()?;
         if options.reconnect.is_some() {
             return Err(CommandError::BadValue("reconnect of a joined connection"));
+        }
+        if options.only_with.is_some() {
+            return Err(CommandError::BadValue("only_with of a joined connection"));
         }
         let s = self.find_session(session)?;
         let row = self.session(s);

@@ -56,7 +56,7 @@ impl Shares {
 
 bitflags::bitflags! {
     /// What a connection that was refused waits for.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
     pub(crate) struct Lack: u8 {
         /// A send slot for a request.
         const SLOT = 1;
@@ -70,7 +70,7 @@ bitflags::bitflags! {
 }
 
 /// Connections that wait, and how many of them for what.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Line {
     pub(crate) head: u32,
     pub(crate) tail: u32,

@@ -32,7 +32,7 @@ pub(crate) fn count(counter: &mut u32, more: u32) {
 }
 
 /// What went over a transport connection since it was made (PROTOCOL.md 6).
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct NexusCounters {
     /// Work requests put on its send queue: frames, READs and WRITEs.
@@ -77,7 +77,7 @@ impl NexusCounters {
 }
 
 /// What happened on a connection since it was made.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct ConnectionCounters {
     /// Requests and one-ways received.
@@ -184,8 +184,8 @@ pub struct ConnectionSnapshot {
     pub id: ConnectionId,
     /// The user's number for it.
     pub user: u64,
-    /// Its session.
-    pub session: SessionId,
+    /// Its session; `None` while it waits for its next attempt.
+    pub session: Option<SessionId>,
     /// Its transport connection, as long as it is on one.
     pub nexus: Option<NexusId>,
     /// Whether this side asked for it.
@@ -305,13 +305,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 phases.count(task.state);
                 t = task.next;
             }
-            let session = row.session;
+            let sessions = view.sessions.get(row.session as usize);
+            let session = sessions.map(|s| SessionId::new(row.session, s.generation));
             let generation = |n: u32| view.nexuses[n as usize].generation;
             let on = (row.nexus != NONE).then_some(row.nexus);
             ConnectionSnapshot {
                 id: ConnectionId::new(c as u32, row.generation),
                 user: row.user,
-                session: SessionId::new(session, view.sessions[session as usize].generation),
+                session,
                 nexus: on.map(|n| NexusId::new(n, generation(n))),
                 client: row.client,
                 state: connection::MACHINE.states[row.state as usize],

@@ -16,7 +16,7 @@ use crate::trace::Trace;
 use crate::wire::status;
 
 /// How far the end has come.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Stop {
     /// Not asked for.
     No,

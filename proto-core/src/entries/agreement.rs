@@ -4,7 +4,7 @@ use crate::ids::NONE;
 use crate::wire::Extensions;
 
 /// How far two sides have come in agreeing on extensions (PROTOCOL.md 2.6).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Stage {
     /// Nothing was offered, or nothing came of it.
     Off,
@@ -21,7 +21,7 @@ pub(crate) enum Stage {
 }
 
 /// Extensions of a transport connection.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Agreement {
     pub(crate) stage: Stage,
     /// Version spoken; 0 while nothing is agreed.
@@ -39,6 +39,8 @@ pub(crate) struct Agreement {
     /// The peer.
     pub(crate) identity: u64,
     pub(crate) incarnation: u64,
+    /// Server: the race of the setup whose introduction was the confirmation, until it is looked at.
+    pub(crate) race: u8,
     /// Lookup by identity: chain and, independent of this row's nexus, bucket head.
     pub(crate) next: u32,
     pub(crate) bucket: u32,
@@ -60,6 +62,7 @@ impl Agreement {
         check: 0,
         identity: 0,
         incarnation: 0,
+        race: 0,
         next: NONE,
         bucket: NONE,
     };

@@ -12,12 +12,14 @@ use crate::time::Instant;
 use crate::wire::Framing;
 
 mod agreement;
+mod cross;
 mod portal;
 mod retry;
 mod task;
 mod work;
 
 pub(crate) use agreement::{Agreement, Stage};
+pub(crate) use cross::Cross;
 pub(crate) use portal::Portal;
 pub(crate) use retry::{Life, Past, Retry};
 pub(crate) use task::{Direct, Ending, SegmentList, TaskEvents, TaskFlags, Transfer};
@@ -66,7 +68,7 @@ impl Listener {
 }
 
 /// The one control output that a transport connection has due.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Due {
     Nothing,
     Resolve,
@@ -82,7 +84,7 @@ pub(crate) enum Due {
 
 /// Whether a transport connection is online, without application credits, and nothing but messages
 /// goes on it; and in which dialect.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Usual {
     No,
     OnRdma,
@@ -90,7 +92,7 @@ pub(crate) enum Usual {
 }
 
 /// A transport connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Nexus {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -300,7 +302,7 @@ impl Nexus {
 }
 
 /// A session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Session {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -375,7 +377,7 @@ impl Session {
 
 bitflags::bitflags! {
     /// Control frames that a connection has to send.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct Frames: u16 {
         const SETUP_REQ = 1;
         const SETUP_RSP = 2;
@@ -394,7 +396,7 @@ bitflags::bitflags! {
     }
 
     /// Control requests whose answer is awaited.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct Awaited: u8 {
         const SETUP = 1;
         const HELLO = 2;
@@ -404,7 +406,7 @@ bitflags::bitflags! {
     }
 
     /// Events that a connection itself has for the user.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct ConnectionEvents: u8 {
         const ESTABLISHED = 1;
         const FAILED = 2;
@@ -419,7 +421,7 @@ bitflags::bitflags! {
 }
 
 /// A connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Connection {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -551,6 +553,8 @@ pub struct Connection {
 
     /// It is made anew when it is lost: the row that remembers how.
     pub(crate) retry: u32,
+    /// It is the only one between two.
+    pub(crate) cross: Cross,
     /// What happened on it.
     pub(crate) traffic: ConnectionCounters,
 }
@@ -645,12 +649,13 @@ impl Connection {
         pool_next: NONE,
         in_pool_line: false,
         retry: NONE,
+        cross: Cross::NONE,
         traffic: ConnectionCounters::ZERO,
     };
 }
 
 /// What a slot is used for.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SlotUse {
     Free,
     /// Receive: posted to the device.
@@ -666,7 +671,7 @@ pub(crate) enum SlotUse {
 }
 
 /// A slot's state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Slot {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,
@@ -718,7 +723,7 @@ impl Extent {
 }
 
 /// A place in the heap of deadlines.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct TimerEntry {
     pub(crate) at: u64,
     pub(crate) timer: u32,

@@ -12,7 +12,7 @@ use super::retry::{get, kind, put};
 pub(crate) const PORTALS_TRIED: usize = 4;
 
 /// Where a session may go on.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Portal {
     pub(crate) peer: SocketAddr,
     pub(crate) transport: u8,

@@ -42,7 +42,7 @@ pub(crate) struct Retry {
 }
 
 /// What a client has to know of a life that was lost.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Life {
     /// Its transport connection; 0 for none.
     pub(crate) token: u64,
@@ -66,7 +66,7 @@ impl Life {
 }
 
 /// What a server remembers of a life that was lost.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Past {
     /// Its transport connection; 0 for none, [`Past::ANSWER`] for an answer.
     pub(crate) token: u64,
@@ -246,7 +246,9 @@ impl super::Connection {
     /// Numbers and credits of a new life.
     pub(crate) fn start_anew(&mut self) {
         debug_assert!(self.frames.is_empty() && self.awaited.is_empty());
-        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE && self.control_work == 0);
+        debug_assert!(self.rsp_head == NONE && self.hold_head == NONE);
+        // The setup that lost a race may not have its completion yet.
+        debug_assert!(self.control_work == 0 || self.cross.race > 0);
         let new = Self::VACANT;
         self.joining = false;
         (self.serial, self.last_serial, self.any_serial) = (0, 0, false);

@@ -10,7 +10,7 @@ use crate::wire::Kind;
 
 bitflags::bitflags! {
     /// Events that a task has for the user, given in this order.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct TaskEvents: u8 {
         /// Its payload waits for the user.
         const WAITING = 1;
@@ -25,7 +25,7 @@ bitflags::bitflags! {
     }
 
     /// What a task is and what is true of it.
-    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
     pub(crate) struct TaskFlags: u32 {
         /// Receive slot's own task.
         const INCOMING = 1;
@@ -94,7 +94,7 @@ bitflags::bitflags! {
 }
 
 /// How a task ends, once it does.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Ending {
     Open,
     /// Good: response, sent, or received message.
@@ -107,7 +107,7 @@ pub(crate) enum Ending {
 }
 
 /// A list of segments: by itself up to [`SEGMENTS_INLINE`], longer ones in a chain of extents.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct SegmentList {
     pub(crate) count: u16,
     pub(crate) total: u64,
@@ -146,7 +146,7 @@ impl SegmentList {
 }
 
 /// Progress of READ or WRITE work of a task.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub(crate) struct Transfer {
     /// Bytes for which work was posted.
     pub(crate) posted: u64,
@@ -211,7 +211,7 @@ impl Region {
 }
 
 /// READ or WRITE by the user's own addresses.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Direct {
     No,
     Read,
@@ -219,7 +219,7 @@ pub(crate) enum Direct {
 }
 
 /// A message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct Task {
     pub(crate) generation: u32,
     pub(crate) next_free: u32,

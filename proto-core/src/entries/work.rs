@@ -4,7 +4,7 @@ use crate::ids::NONE;
 use crate::wire::Kind;
 
 /// What a work request on a send queue was.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum WorkKind {
     Frame(Kind),
     /// A receipt, which is no response to wait for.
@@ -14,7 +14,7 @@ pub(crate) enum WorkKind {
 }
 
 /// A work request on a send queue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Hash, Debug)]
 pub struct WorkEntry {
     pub(crate) generation: u32,
     /// Next free, or next on the same send queue.

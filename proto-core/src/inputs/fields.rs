@@ -213,7 +213,7 @@ structs! {
     Violation { what, offset, value }
     Segment { addr, len, lkey, rkey }
     ListenOptions { user, backlog }
-    ConnectOptions { local, dual_stream, own_nexus, user, reconnect }
+    ConnectOptions { local, dual_stream, own_nexus, user, reconnect, only_with }
     Reconnect { attempts_max, give_up_after, first_delay, max_delay }
     SessionOpen<'a> { uri, private }
     SessionTicket {
@@ -354,5 +354,8 @@ enums! {
         22 SetupTooLong { len, max },
         23 PeerRestarted { later },
         24 TurnedAway(refusal),
+        25 WrongPeer { found },
+        26 CannotCross { peer },
+        27 RacesLost(races),
     }
 }

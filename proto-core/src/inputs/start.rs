@@ -18,7 +18,7 @@ impl Start {
     /// The first bytes of a recording.
     pub const MAGIC: [u8; 6] = *b"XIOREC";
     /// The format that is written, and the only one that is read.
-    pub const VERSION: u16 = 2;
+    pub const VERSION: u16 = 3;
     /// Bytes that every start fits in.
     pub const LEN_MAX: usize = 512;
 

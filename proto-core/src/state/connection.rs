@@ -7,7 +7,7 @@ impl State {
     pub(crate) const fn is_off(self) -> bool {
         matches!(
             self,
-            Self::Parting | Self::Waiting | Self::Ending | Self::Over
+            Self::Parting | Self::Waiting | Self::Crossed | Self::Ending | Self::Over
         )
     }
 }
@@ -33,6 +33,8 @@ super::machine! {
         Parting,
         /// Client: lost; waits for the next attempt.
         Waiting,
+        /// Client: lost a race against the peer's connect; waits for it.
+        Crossed,
         /// Our FIN is out or queued behind messages.
         FinWait1,
         /// Our FIN is answered, the peer's is awaited.
@@ -52,18 +54,19 @@ super::machine! {
         Open, Request, Hello, NexusUp, NexusUpJoin, SetupAccepted, HelloAccepted, Moved, Refused,
         NextPortal,
         Accept, SentAway, Close, Abort, FinReq, FinRsp, Deadline, Lost, Broken, KeepaliveDead,
-        Settled, Reported, Retry, Again,
+        Settled, Reported, Retry, Again, Yield, Adopt, Race,
     }
     actions {
         Wait, Ask, SendSetup, SendHello, GoOnline, AnswerHello, Move, Fail, SendFin, AckAndFin,
         Ack, Acked, TimeWait, Finish, Drop, Report, Free, Give, Leave, Part,
-        Await,
+        Await, Yield,
     }
     rows {
         Vacant + Open => Opening / Wait;
         Vacant + Request => Requested / Ask;
         Vacant + Hello => Online / AnswerHello;
         Vacant + Moved => FinWait1 / SendFin;
+        Vacant + Yield => Leaving / Leave;
 
         Opening + NexusUp => SetupSent / SendSetup;
         Opening + NexusUpJoin => HelloSent / SendHello;
@@ -83,6 +86,15 @@ super::machine! {
         SetupSent + Lost => Ending / Fail;
         SetupSent + Broken => Ending / Fail;
         SetupSent + Deadline => Ending / Fail;
+        SetupSent + Yield => Crossed / Yield;
+
+        Opening + Adopt => Online / GoOnline;
+        SetupSent + Adopt => Online / GoOnline;
+        Crossed + Adopt => Online / GoOnline;
+        Crossed + Race => Opening / Wait;
+        Crossed + Close => Ending / Give;
+        Crossed + Abort => Ending / Give;
+        Crossed + Lost => Ending / Fail;
 
         HelloSent + HelloAccepted => Online / GoOnline;
         HelloSent + NextPortal => Opening / Move;
@@ -100,9 +112,11 @@ super::machine! {
         Leaving + Lost => Ending / Finish;
         Leaving + Broken => Ending / Drop;
         Leaving + Deadline => Ending / Drop;
+        Leaving + Yield => Ending / Drop;
 
         Requested + Accept => Online / GoOnline;
         Requested + SentAway => FinWait1 / SendFin;
+        Requested + Yield => TimeWait / TimeWait;
         Requested + Close => Ending / Drop, unreachable "its user gets its id by accepting it";
         Requested + Abort => Ending / Drop, unreachable "its user gets its id by accepting it";
         Requested + FinReq => Ending / Drop, unreachable "the client knows no number to name it by";

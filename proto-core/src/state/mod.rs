@@ -15,7 +15,7 @@ pub(crate) mod socket;
 pub(crate) mod task;
 
 /// A machine's name, its state and input names, and its declared rows: what a dump is made from.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct Machine {
     /// `nexus`, `session`, `connection`, `task` or `socket`.
     pub name: &'static str,
@@ -28,7 +28,7 @@ pub struct Machine {
 }
 
 /// One declared transition.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Hash, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Number of the state it starts from.
     pub from: u8,
@@ -84,7 +84,7 @@ impl fmt::Display for Machine {
 }
 
 /// Writes the machines as one Graphviz document.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Hash, Debug)]
 pub struct Graphviz<'a>(pub &'a [Machine]);
 
 impl fmt::Display for Graphviz<'_> {
@@ -127,15 +127,15 @@ macro_rules! machine {
         actions { $($(#[$adoc:meta])* $action:ident),+ $(,)? }
         rows { $($from:ident + $on:ident => $next:ident / $act:ident $(, unreachable $why:literal)?;)+ }
     ) => {
-        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub(crate) enum State { $($(#[$sdoc])* $state),+ }
 
-        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub(crate) enum Input { $($(#[$idoc])* $input),+ }
 
-        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub(crate) enum Action { Ignored, $($(#[$adoc])* $action),+ }
 

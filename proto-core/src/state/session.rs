@@ -23,7 +23,7 @@ super::machine! {
     inputs {
         Connect, Request, Import, Accept, AcceptPortals, Reject, Redirect, SetupAccepted,
         SetupPortals, SetupRedirected, SetupRejected, Join, Hello, Deadline, LastGone,
-        Reported,
+        Reported, Adopt,
     }
     actions {
         Start, Ask, Keep, GoOnline, MoveToPortals, Follow, Refuse, Attach, Expire, Report, Free,
@@ -32,6 +32,7 @@ super::machine! {
         Vacant + Connect => Setup / Start;
         Vacant + Request => Requested / Ask;
         Vacant + Import => Imported / Keep;
+        Vacant + Adopt => Online / Start;
 
         Setup + SetupAccepted => Online / GoOnline;
         Setup + SetupPortals => Online / MoveToPortals;

@@ -35,7 +35,7 @@ impl Link {
 }
 
 /// Head and tail of a list of sockets.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct List {
     pub(crate) head: u32,
     tail: u32,

@@ -8,7 +8,7 @@ use core::fmt;
 /// `offset` counts bytes from the start of the slice that was parsed: the frame, or the payload
 /// for the parsers that get only a payload (see [`Violation::shifted`]). `value` is the offending
 /// number in host order; for length checks it is the length found.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Violation {
     /// The check that failed.
     pub what: What,
@@ -63,7 +63,7 @@ impl core::error::Error for Violation {}
 macro_rules! what {
     ($($(#[$doc:meta])* $variant:ident => $text:literal,)+) => {
         /// The strict checks of the codec, one variant each.
-        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         pub enum What {
             $($(#[$doc])* $variant,)+

@@ -9,7 +9,7 @@ use super::headers::{IntroductionBlock, ResumeBlock};
 
 bitflags::bitflags! {
     /// What can be agreed on beyond libxio's protocol (PROTOCOL.md 2.6).
-    #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+    #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct Extensions: u32 {
         /// CANCEL_REQ withdraws a request at its responder (PROTOCOL.md 9.7).
         const CANCEL = 1;
@@ -21,6 +21,8 @@ bitflags::bitflags! {
         const INCARNATION = 8;
         /// Refusals say why, with values (PROTOCOL.md 2.2).
         const REASON = 16;
+        /// Two that call each other end up with one connection (PROTOCOL.md 8.8).
+        const CROSS = 32;
         /// Application credits are used (PROTOCOL.md 9.6). Named by whoever has
         /// [`Config::flow_control`](crate::Config::flow_control) on, whatever else it offers.
         const FLOW = 64;
@@ -33,7 +35,8 @@ impl Extensions {
         .union(Self::DEADLINE)
         .union(Self::RESUME)
         .union(Self::INCARNATION)
-        .union(Self::REASON);
+        .union(Self::REASON)
+        .union(Self::CROSS);
 }
 
 /// The version of extensions that is spoken here.
@@ -74,9 +77,57 @@ pub struct Introduction {
     pub nonce: u32,
 }
 
+/// What decides between two that call each other: the larger wins (PROTOCOL.md 8.8). Numbers of
+/// races count before identities, so a second attempt beats a first one.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Race {
+    /// Which attempt of its caller it is, from 1.
+    pub number: u8,
+    /// Who calls, as it goes over the wire.
+    pub identity: u64,
+}
+
+impl Race {
+    /// Whether the caller of this one gets the connection. Of two different races exactly one wins,
+    /// whoever looks; nobody wins against itself.
+    #[must_use]
+    pub fn beats(self, other: Self) -> bool {
+        self > other
+    }
+}
+
+/// Who an endpoint is on the wire: `identity` is its [`Config::identity`](crate::Config::identity),
+/// `endpoint` its [`Config::endpoint`](crate::Config::endpoint). 0 for nobody in particular, and for
+/// nobody else.
+#[must_use]
+pub const fn wire_identity(identity: u64, endpoint: u8) -> u64 {
+    match identity {
+        0 => 0,
+        identity => mix(identity ^ mix(endpoint as u64)) | 1,
+    }
+}
+
+/// Where an introduction has the number of a race: in the bits of `features` that name nothing.
+const RACE_SHIFT: u32 = 24;
+
 impl Introduction {
     /// Bytes of an introduction.
     pub const LEN: usize = size_of::<IntroductionBlock>();
+
+    /// The same for the setup of a session that is to be the only one between two; 0 is none.
+    #[must_use]
+    pub const fn with_race(mut self, race: u8) -> Self {
+        let features = self.features.bits() & !(u32::MAX << RACE_SHIFT);
+        let race = (race as u32) << RACE_SHIFT;
+        self.features = Extensions::from_bits_retain(features | race);
+        self
+    }
+
+    /// The number of the race that the setup it comes with takes part in; 0 is none.
+    #[must_use]
+    pub const fn race(&self) -> u8 {
+        (self.features.bits() >> RACE_SHIFT) as u8
+    }
 
     /// Writes it; `before` is the check of what it answers, 0 if there is nothing yet. Returns its
     /// bytes and its own check.

@@ -14,7 +14,7 @@ pub enum Dialect {
 }
 
 /// How the parts of a frame are laid on the transport (PROTOCOL.md 3.3, 5.5).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Framing {
     /// One SEND work request is one frame.
     Rdma,
@@ -76,7 +76,7 @@ bitflags! {
 }
 
 /// The exact type words that may occur in a frame (PROTOCOL.md 1.2); the discriminant is the word.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum Kind {
     /// A request that wants a response.

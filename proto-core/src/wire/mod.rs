@@ -32,8 +32,8 @@ pub use control::{Cancel, CreditNop, ReadAck};
 pub use error::{Violation, What};
 pub(crate) use extension::mix;
 pub use extension::{
-    EXTENSION_VERSION, Extensions, Introduction, Resume, Role, confirm_word, is_offer, offer_check,
-    offer_word,
+    EXTENSION_VERSION, Extensions, Introduction, Race, Resume, Role, confirm_word, is_offer,
+    offer_check, offer_word, wire_identity,
 };
 pub use follow::{Cut, Follower, Next, find_frame};
 pub use frame::{

@@ -12,6 +12,7 @@ macro_rules! codes {
         pub const fn name(code: u32) -> Option<&'static str> {
             match code {
                 SUCCESS => Some("SUCCESS"),
+                CROSSED => Some("CROSSED"),
                 $($name => Some(stringify!($name)),)+
                 _ => None,
             }
@@ -21,6 +22,10 @@ macro_rules! codes {
 
 /// No error.
 pub const SUCCESS: u32 = 0;
+/// The session loses against one of its server's own to its client: that one is to be awaited. It
+/// means this where both agreed on CROSS and the session takes part in a race (PROTOCOL.md 8.8), and
+/// is none of libxio's codes. Users cannot reject with it.
+pub const CROSSED: u32 = 0x5845_4352;
 /// The first code of the table.
 pub const BASE: u32 = 0x4a5e_3a54;
 

@@ -61,6 +61,8 @@ pub(super) struct Line {
     pub(super) stirred: u64,
     /// Messages and bytes of the peer's that were not given back, against application credits.
     pub(super) hands: (u32, u64),
+    /// The peer may have called as well.
+    pub(super) calls: bool,
     /// It is made anew when it is lost.
     pub(super) again: Option<Reconnect>,
     /// When its loss was heard, by the endpoint's clock.
@@ -111,6 +113,7 @@ impl Line {
             aborts_at: 0,
             stirred: 0,
             hands: (0, 0),
+            calls: errand.is_some_and(|errand| errand.call.is_some()),
             again: errand.and_then(|errand| errand.again),
             lost_at: 0,
             tried: None,

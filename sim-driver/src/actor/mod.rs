@@ -26,6 +26,7 @@ use crate::memory::Buffer;
 use crate::rng::Rng;
 use crate::slab::Slab;
 use line::Line;
+pub(crate) use plan::Call;
 pub use plan::{Closing, Errand, Mix, Wish};
 pub use post::{Post, SharedPost};
 use region::Own;

@@ -91,6 +91,17 @@ pub struct Errand {
     pub patience: u64,
     /// The connection is made anew when it is lost.
     pub again: Option<Reconnect>,
+    /// It is to be the only one between the two, and the peer may call as well.
+    pub call: Option<Call>,
+}
+
+/// Two call each other: whichever connect comes to something, it is one connection.
+#[derive(Copy, Clone, Debug)]
+pub struct Call {
+    /// The caller's side of it.
+    pub side: u32,
+    /// Who the peer is.
+    pub peer: u64,
 }
 
 impl Errand {
@@ -110,6 +121,7 @@ impl Errand {
             away: 0,
             patience: 0,
             again: None,
+            call: None,
         }
     }
 }

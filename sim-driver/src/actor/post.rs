@@ -146,7 +146,7 @@ impl Post {
     }
 
     /// The connection with this number belongs to the session of `root`.
-    pub(super) fn belongs(&mut self, connection: u32, root: u32) {
+    pub(crate) fn belongs(&mut self, connection: u32, root: u32) {
         let entries = connection as usize + 1;
         if self.roots.len() < entries {
             self.roots.resize(entries, u32::MAX);

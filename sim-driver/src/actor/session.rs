@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
 
-use xio_proto::wire::portals;
+use xio_proto::wire::{Extensions, portals};
 use xio_proto::{
     CommandError, ConnectOptions, SessionId, SessionOpen, SessionTicket, SlotId, Slots,
 };
@@ -79,9 +79,17 @@ impl Actor {
         let Some(transport) = desk.transport(errand.over) else {
             return self.sense(desk, format!("no transport for {:?}", errand.over));
         };
-        let connection = desk.ledger.number_connection();
-        self.post.borrow_mut().belongs(connection, connection);
-        let side = 2 * connection;
+        let side = match errand.call {
+            // The peer called first, or it is over already.
+            Some(call) if !desk.ledger.may_begin(call.side) => return,
+            Some(_) if !core.config().extensions.contains(Extensions::CROSS) => return,
+            Some(call) => call.side,
+            None => {
+                let connection = desk.ledger.number_connection();
+                self.post.borrow_mut().belongs(connection, connection);
+                2 * connection
+            }
+        };
         let line = self.open(Some(side), Some(errand));
         let bytes = Self::private_of(side, errand);
         let uri = format!("{}://{}/0", scheme(errand.over), errand.peer);
@@ -93,6 +101,7 @@ impl Actor {
         options.own_nexus = errand.own;
         options.dual_stream = errand.over == Over::TwoStreams;
         options.reconnect = errand.again;
+        options.only_with = errand.call.map(|call| call.peer);
         let slots = &mut desk.env.memory[desk.number as usize];
         match core.connect(desk.now, transport, errand.peer, &open, &options, slots) {
             Ok(id) => self.opened(core, desk, line, id),
@@ -102,6 +111,10 @@ impl Actor {
                 again.at = desk.env.now() + 10_000_000;
                 self.errands.push_back(again);
                 self.wake(desk, again.at);
+            }
+            // One call at a time; what the peer asks for is answered soon.
+            Err(CommandError::Exists(_)) if errand.call.is_some() => {
+                self.lines.pop();
             }
             Err(error) => {
                 self.lines.pop();
@@ -397,6 +410,10 @@ impl Actor {
         desk: &mut Desk<'_>,
         asked: &mut Asked,
     ) -> Option<Result<(), CommandError>> {
+        if !desk.ledger.may_begin(asked.side ^ 1) {
+            // This side called, and its own call is over: there is nobody left to talk with.
+            asked.wish = Wish::Reject;
+        }
         let hop = match asked.wish {
             Wish::Redirect | Wish::RedirectPortals => asked.hops < 1,
             Wish::Wander => true,
@@ -535,6 +552,11 @@ impl Actor {
         let l = &self.lines[line as usize];
         let memory = &desk.env.memory[desk.number as usize];
         let bytes = private.of(memory.slot(SlotId(private.slot)));
+        // Who called, and whose call became the peer's, hears what that said.
+        let called = l.side.map(|side| (side ^ 1).to_le_bytes());
+        if l.calls && bytes.first_chunk::<4>() == called.as_ref() {
+            return;
+        }
         if !l.is_client() || bytes != WELCOME {
             let text = format!("{} bytes of private data in {:?}", bytes.len(), l.side);
             self.sense(desk, text);

@@ -1,7 +1,8 @@
 //! Checkers, apart from the drivers and the core: they see facts only.
 //!
 //! Folder map: `fact` (what users observe, and what a checker says), `digest` (bytes compared
-//! without keeping them), `spacing` (attempts to make connections anew).
+//! without keeping them), `spacing` (attempts to make connections anew), `watch` (what the user of one
+//! endpoint may hear next).
 //!
 //! The ledger takes what users observe: connections asked for, messages taken, delivered, ended,
 //! buffers given back, connections closed. It says at once what can never be right, and at the
@@ -15,12 +16,14 @@ mod fact;
 mod spacing;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use xio_proto::wire::status::TIMEOUT;
 
 pub use digest::Digest;
 pub use fact::{Breach, Check, Class, Fact, Outcome, Refusal};
 pub use spacing::Spacing;
+pub use watch::Watch;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum SideState {
@@ -88,7 +91,7 @@ impl Message {
 }
 
 /// Takes facts and checks them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ledger {
     sides: Vec<Side>,
     messages: Vec<Message>,

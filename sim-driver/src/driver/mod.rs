@@ -236,6 +236,12 @@ impl SimDriver {
         Ok(transport)
     }
 
+    /// Has a [`Watch`](crate::check::Watch) judge what the user hears, from now on, which is the
+    /// beginning.
+    pub fn watch(&mut self) {
+        self.core.trace_mut().watch();
+    }
+
     /// What records the endpoint, if something does.
     pub fn recorder(&mut self) -> Option<&mut Recorder<Tape>> {
         self.core.trace_mut().recorder()

@@ -2,17 +2,19 @@
 //! manager, users and time can go on. Each search prints how many states it visited, and each has
 //! a core with a deliberate fault that it must find.
 
+mod crossing;
 mod search;
 mod sleep;
 mod world;
 
-use search::search;
+use search::{Seen, same_name_same_future, search};
 use world::{Act, CONFIG, Case};
 use xio_proto::wire::Extensions;
 use xio_proto::{Config, Mutant};
 
-/// States of one search, at most: they are to take a minute together.
-const MOST: usize = 15_000;
+/// States of one search, at most: a guard, as each is to see all of them. All searches together are
+/// to take two minutes of one core.
+const MOST: usize = 2_000_000;
 
 /// Two endpoints that are connected, whose users do nothing.
 const BASE: Case = Case {
@@ -24,19 +26,33 @@ const BASE: Case = Case {
     slow: false,
     stays_up: false,
     again: false,
+    lazy: None,
 };
 
 /// Nothing bad in any order.
 fn holds(name: &str, case: &Case) {
-    match search(case, MOST) {
-        Ok(seen) => println!(
-            "{name}: {} {} states, {} steps, {} ends, {} deep",
-            if seen.is_cut { "the first" } else { "all" },
-            seen.states,
-            seen.steps,
-            seen.ends,
-            seen.deepest
-        ),
+    let seen = walk(name, case, MOST);
+    assert!(!seen.is_cut, "{name}: too large to see all of it");
+}
+
+/// Nothing bad in the orders that are tried first, of what is too large to try all.
+fn holds_at_first(name: &str, case: &Case, states: usize) {
+    walk(name, case, states);
+}
+
+fn walk(name: &str, case: &Case, most: usize) -> Seen {
+    match search(case, most) {
+        Ok(seen) => {
+            println!(
+                "{name}: {} {} states, {} steps, {} ends, {} deep",
+                if seen.is_cut { "the first" } else { "all" },
+                seen.states,
+                seen.steps,
+                seen.ends,
+                seen.deepest
+            );
+            seen
+        }
         Err(found) => panic!(
             "{name}: {} after {:?} ({:?})",
             found.what, found.path, found.seen
@@ -60,6 +76,16 @@ fn finds(name: &str, mutant: Mutant, case: &Case) {
     println!("{name}, {mutant:?}: found after {steps} steps, {states} states: {what}");
 }
 
+/// With devices that do everything at once, and with those that take their time.
+fn holds_at_any_speed(name: &str, case: &Case) {
+    holds(name, case);
+    let slow = Case {
+        slow: true,
+        ..case.clone()
+    };
+    holds(&format!("{name}, slow devices"), &slow);
+}
+
 #[test]
 fn connect_of_one_and_of_both() {
     let one = Case {
@@ -68,17 +94,17 @@ fn connect_of_one_and_of_both() {
         stays_up: true,
         ..BASE
     };
-    holds("connect", &one);
+    holds_at_any_speed("connect", &one);
     let both = Case {
         config: Config {
-            rx_slots: 32,
+            rx_slots: 24,
             tx_slots: 16,
             ..CONFIG
         },
         scripts: [&[Act::Connect], &[Act::Connect]],
         ..one.clone()
     };
-    holds("connect of both", &both);
+    holds_at_any_speed("connect of both", &both);
     finds("connect", Mutant::SlotLeaked, &one);
 }
 
@@ -92,8 +118,8 @@ fn close_of_both_with_traffic() {
         scripts: [&[Act::Request, Act::Close], &[Act::Close]],
         ..case.clone()
     };
-    holds("close of both, traffic of one", &less);
-    holds("close of both, traffic of both", &case);
+    holds_at_any_speed("close of both, traffic of one", &less);
+    holds_at_any_speed("close of both, traffic of both", &case);
     finds("close of both", Mutant::FinUnanswered, &case);
 }
 
@@ -108,7 +134,7 @@ fn close_without_credits() {
         keeps: true,
         ..BASE
     };
-    holds("close without credits", &case);
+    holds_at_any_speed("close without credits", &case);
     finds("close without credits", Mutant::OutcomeLost, &case);
 }
 
@@ -140,21 +166,48 @@ fn credits_of_messages() {
 /// Credits of the transport: more messages than the peer has receives.
 #[test]
 fn credits_of_receives() {
-    let case = |depth| Case {
+    const ACTS: &[Act] = &[Act::OneWay; 10];
+    let case = |depth: u16, [one, other]: [usize; 2]| Case {
         config: Config {
             rq_depth: depth,
             min_grant: depth,
-            rx_slots: 24,
+            // One more connection is always sure of as many.
+            rx_slots: 2 * u32::from(depth) + 4,
+            tx_slots: 32,
             ..CONFIG
         },
-        scripts: [&[Act::OneWay; 6], &[]],
+        scripts: [&ACTS[..one], &ACTS[..other]],
         stays_up: true,
         ..BASE
     };
     for depth in 5..=8 {
-        holds(&format!("credits of {depth} receives"), &case(depth));
+        holds(
+            &format!("credits of {depth} receives"),
+            &case(depth, [8, 0]),
+        );
     }
-    finds("credits of 5 receives", Mutant::LastUnsignaled, &case(5));
+    for depth in 5..=6 {
+        let name = format!("credits of {depth} receives, traffic of both");
+        holds(&name, &case(depth, [5, 2]));
+    }
+    let name = "credits of 5 receives, much traffic of both";
+    holds_at_first(name, &case(5, [5, 5]), 100_000);
+    finds(
+        "credits of 5 receives",
+        Mutant::LastUnsignaled,
+        &case(5, [8, 0]),
+    );
+    finds(
+        "credits of 5 receives",
+        Mutant::CreditsTwice,
+        &case(5, [10, 0]),
+    );
+    // What the first grants and does not have, the second uses while the first hears nothing.
+    let deaf = Case {
+        lazy: Some(0),
+        ..case(5, [5, 10])
+    };
+    finds("credits of 5 receives", Mutant::GrantUnposted, &deaf);
 }
 
 #[test]
@@ -246,7 +299,6 @@ fn deadline_that_travels_against_completion() {
 #[test]
 fn reconnect_against_loss() {
     let config = Config {
-        rx_slots: 32,
         tx_slots: 16,
         reconnects_per_second: 1000,
         ..CONFIG
@@ -260,13 +312,19 @@ fn reconnect_against_loss() {
     };
     holds("reconnect against loss", &case);
     let both = Case {
+        scripts: [&[Act::Request, Act::Lose, Act::Close], &[Act::Lose]],
+        ..case.clone()
+    };
+    holds("reconnect against two losses", &both);
+    let traffic = Case {
         scripts: [
             &[Act::Request, Act::Lose, Act::Close],
             &[Act::OneWay, Act::Lose],
         ],
         ..case.clone()
     };
-    holds("reconnect against two losses", &both);
+    let name = "reconnect against two losses, traffic of both";
+    holds_at_first(name, &traffic, 200_000);
     let restart = Case {
         scripts: [&[Act::Request, Act::Request, Act::Close], &[Act::Restart]],
         ..case.clone()
@@ -297,4 +355,61 @@ fn restart_of_a_peer() {
     };
     holds("restart", &case);
     finds("restart", Mutant::OutcomeLost, &case);
+}
+
+/// On small cases of each kind: states that count as one do behave as one.
+#[test]
+fn states_of_one_name_go_on_alike() {
+    let close = Case {
+        scripts: [&[Act::Request, Act::Close], &[Act::OneWay, Act::Close]],
+        slow: true,
+        ..BASE
+    };
+    let kept = Case {
+        scripts: [
+            &[Act::Request, Act::Request, Act::Close],
+            &[Act::Request, Act::Answer],
+        ],
+        keeps: true,
+        ..BASE
+    };
+    let receives = Case {
+        scripts: [&[Act::OneWay; 6], &[Act::OneWay]],
+        stays_up: true,
+        ..BASE
+    };
+    let cancel = Case {
+        config: Config {
+            extensions: Extensions::CANCEL,
+            ..CONFIG
+        },
+        scripts: [
+            &[Act::Request, Act::Request, Act::Cancel(2), Act::Close],
+            &[],
+        ],
+        slow: true,
+        ..BASE
+    };
+    let again = Case {
+        config: Config {
+            tx_slots: 16,
+            reconnects_per_second: 1000,
+            ..CONFIG
+        },
+        scripts: [&[Act::Request, Act::Close], &[Act::Restart]],
+        times: 2,
+        again: true,
+        ..BASE
+    };
+    for (name, case) in [
+        ("close", close),
+        ("kept", kept),
+        ("receives", receives),
+        ("cancel", cancel),
+        ("reconnect", again),
+    ] {
+        let count = same_name_same_future(&case);
+        println!("{name}: {count} states were reached again, and went on as before");
+        assert!(count > 100, "{name}: no case to be learned from");
+    }
 }

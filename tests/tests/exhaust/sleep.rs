@@ -2,7 +2,8 @@
 //!
 //! A poll drains, arms the notification, looks again, and sleeps only if there was nothing; it says
 //! that it is about to sleep before it looks whether somebody woke it. In any order, a driver that
-//! sleeps and that nothing will wake has nothing to do.
+//! sleeps and that nothing will wake has nothing to do. This is the plan; that drivers keep to it is
+//! tried in them, at each moment of their polls.
 
 use std::collections::BTreeSet;
 

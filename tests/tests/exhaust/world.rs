@@ -1,9 +1,12 @@
 //! Two endpoints, devices between them that do one thing at a time, and users with a script.
 
+mod call;
 mod device;
+mod shared;
+mod user;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
+use std::hash::Hash as _;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,17 +14,15 @@ use std::time::Duration;
 use xio_proto::storage::Counts;
 use xio_proto::wire::Extensions;
 use xio_proto::{
-    CmKind, Completion, Config, ConnectOptions, ConnectionId, Data, Endpoint, Event, FreeRows,
-    Instant, ListenOptions, ListenerId, Message, NexusId, Reconnect, RequestOptions, Segment,
-    SegmentSpan, SessionOpen, SlotId, Slots, TaskId, TransportId, TransportLimits, WorkStatus,
-    WrId,
+    CmKind, Completion, Config, ConnectionId, Endpoint, FreeRows, Instant, ListenOptions,
+    ListenerId, Names, NexusId, Reconnect, SegmentSpan, SlotId, TaskId, TransportId,
+    TransportLimits, WorkStatus, WrId,
 };
 use xio_tests::tables::BoxedTables;
 
 use super::search::Key;
+use shared::{Core, Memory, SLOT};
 
-/// Bytes of a slot.
-const SLOT: usize = 4096;
 const TRANSPORT: TransportId = TransportId(0);
 /// Time that a message with a deadline has.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(5);
@@ -35,6 +36,8 @@ const SOON: Duration = Duration::from_secs(1);
 pub(crate) enum Act {
     /// Connects to the other side.
     Connect,
+    /// Connects to the other side, which is to be its only connection with it.
+    Call,
     /// Sends a request.
     Request,
     /// Sends a request that has [`DEADLINE`].
@@ -73,6 +76,9 @@ pub(crate) struct Case {
     pub(crate) stays_up: bool,
     /// Connections that are lost are made anew.
     pub(crate) again: bool,
+    /// The side that is told of completions after all else was tried: no order is left out, but what
+    /// its peer does wrong meanwhile is found soon.
+    pub(crate) lazy: Option<usize>,
 }
 
 /// Pauses are short beside [`SOON`].
@@ -98,24 +104,12 @@ pub(crate) enum Step {
     Time,
 }
 
-#[derive(Clone)]
-struct Memory(Vec<u8>);
-
-impl Slots for Memory {
-    fn slot(&self, slot: SlotId) -> &[u8] {
-        &self.0[slot.0 as usize * SLOT..][..SLOT]
-    }
-    fn slot_mut(&mut self, slot: SlotId) -> &mut [u8] {
-        &mut self.0[slot.0 as usize * SLOT..][..SLOT]
-    }
-}
-
 /// A frame that waits for its device.
 #[derive(Clone, Debug)]
 struct Posted {
     wr: WrId,
     signaled: bool,
-    bytes: Vec<u8>,
+    bytes: Rc<[u8]>,
     /// Messages whose memory is in it.
     of: Vec<u64>,
 }
@@ -133,13 +127,13 @@ struct Pair {
 struct Done {
     pair: usize,
     completion: Completion,
-    frame: Vec<u8>,
+    frame: Rc<[u8]>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Told {
-    Asked { from: usize, private: Vec<u8> },
-    Accepted(usize, Vec<u8>),
+    Asked { from: usize, private: Rc<[u8]> },
+    Accepted(usize, Rc<[u8]>),
     Kind(usize, CmKind),
 }
 
@@ -160,6 +154,8 @@ struct User {
     next: u64,
     connection: Option<ConnectionId>,
     up: BTreeSet<u64>,
+    /// Those that could not be made, and whose last event has not come.
+    failed: BTreeSet<u64>,
     /// Connections asked for or taken, whose last event has not come.
     open: BTreeMap<u64, ConnectionId>,
     accepted: u64,
@@ -172,7 +168,7 @@ struct User {
 
 #[derive(Clone)]
 struct Side {
-    core: Endpoint<BoxedTables>,
+    core: Core,
     memory: Memory,
     free: FreeRows,
     pairs: Vec<Pair>,
@@ -193,6 +189,7 @@ pub(crate) struct World {
     stays_up: bool,
     slow: bool,
     again: bool,
+    pub(crate) lazy: Option<usize>,
 }
 
 fn address(side: usize) -> SocketAddr {
@@ -251,8 +248,8 @@ impl Side {
             .listen(TRANSPORT, address(number.into()), &options)
             .expect("room");
         Self {
-            core,
-            memory: Memory(vec![0; SLOT * (rx + tx) as usize]),
+            core: Core::new(core),
+            memory: Memory::new(rx + tx),
             free,
             pairs: vec![Pair::default(); counts.nexuses],
             done: VecDeque::new(),
@@ -289,9 +286,75 @@ impl Side {
                 status: WorkStatus::Flushed,
                 len: 0,
             },
-            frame: Vec::new(),
+            frame: [].into(),
         });
         self.done.extend(flushed);
+    }
+}
+
+// Names of states.
+impl Side {
+    fn hash(&self, key: &mut Key) {
+        let (digest, names) = self.core.name();
+        digest.hash(key);
+        for pair in &self.pairs {
+            let Pair {
+                id,
+                peer,
+                connected,
+                receives,
+                sends,
+            } = pair;
+            (id, peer, connected, receives.len(), sends.len()).hash(key);
+            for posted in sends {
+                let wr = names.work(posted.wr);
+                (wr, posted.signaled, &posted.bytes, &posted.of).hash(key);
+            }
+        }
+        self.done.len().hash(key);
+        for done in &self.done {
+            let Completion { wr, status, len } = done.completion;
+            (done.pair, wr.is_recv(), names.work(wr)).hash(key);
+            (status, len, &done.frame).hash(key);
+        }
+        self.told.hash(key);
+        self.user.hash(names, key);
+    }
+}
+
+impl User {
+    fn hash(&self, names: &Names, key: &mut Key) {
+        let Self {
+            at,
+            next,
+            connection,
+            up,
+            failed,
+            open,
+            accepted,
+            sent,
+            came,
+            kept,
+            keeps,
+        } = self;
+        (at, next, connection, up, failed, open).hash(key);
+        (accepted, came, keeps, sent.len(), kept.len()).hash(key);
+        for (number, sent) in sent {
+            let Sent {
+                task,
+                deadline,
+                outcome,
+                returned,
+            } = sent;
+            (number, outcome, returned).hash(key);
+            // Nothing is done with it after its outcome.
+            if !outcome {
+                (task.map(|task| names.task(task)), deadline).hash(key);
+            }
+        }
+        for task in kept {
+            names.task(*task).hash(key);
+        }
     }
 }
 
@@ -311,6 +374,7 @@ impl World {
             stays_up: case.stays_up,
             slow: case.slow,
             again: case.again,
+            lazy: case.lazy,
         };
         for i in 0..2 {
             world.settle(i);
@@ -360,7 +424,7 @@ impl World {
         let user = &self.sides[i].user;
         match self.scripts[i][user.at] {
             Act::Connect => user.open.is_empty() || self.stays_up,
-            Act::Restart | Act::Answer | Act::Lose => true,
+            Act::Call | Act::Restart | Act::Answer | Act::Lose => true,
             Act::Cancel(number) => user.sent.contains_key(&number),
             Act::Request | Act::Hurry | Act::OneWay | Act::Close => {
                 user.connection.is_some() || (user.open.is_empty() && user.at > 0)
@@ -450,6 +514,7 @@ impl World {
                 assert!(sent.returned, "memory of message {number} never came back");
             }
         }
+        self.check_calls();
         while !self.stays_up && self.due().is_some() {
             self.pass();
             self.run_down();
@@ -461,315 +526,10 @@ impl World {
     }
 
     /// All that decides how it goes on.
-    pub(crate) fn write(&self, key: &mut Key) {
+    pub(crate) fn hash(&self, key: &mut Key) {
         for side in &self.sides {
-            side.core.write_state(key).expect("it takes all");
-            let Side {
-                pairs,
-                done,
-                told,
-                user,
-                ..
-            } = side;
-            write!(key, "{pairs:?}{done:?}{told:?}{user:?}").expect("it takes all");
+            side.hash(key);
         }
-        write!(key, "{:?}{}", self.now, self.times).expect("it takes all");
+        (self.now, self.times).hash(key);
     }
-}
-
-// Users.
-impl World {
-    fn act(&mut self, i: usize, act: Act) {
-        let now = self.now;
-        let side = &mut self.sides[i];
-        match act {
-            Act::Connect => {
-                let user = 1 + side.user.at as u64;
-                let setup = SessionOpen {
-                    uri: "rdma://x",
-                    private: b"",
-                };
-                let options = ConnectOptions {
-                    reconnect: self.again.then_some(AGAIN),
-                    ..ConnectOptions::new(user)
-                };
-                let connection = side
-                    .core
-                    .connect(
-                        now,
-                        TRANSPORT,
-                        address(1 - i),
-                        &setup,
-                        &options,
-                        &mut side.memory,
-                    )
-                    .expect("there is room");
-                side.user.open.insert(user, connection);
-            }
-            Act::Request | Act::Hurry | Act::OneWay => self.send(i, act),
-            Act::Cancel(number) => {
-                let sent = &side.user.sent[&number];
-                if let (false, Some(task)) = (sent.outcome, sent.task) {
-                    // One whose answer is here and not heard cannot be: all is heard at once.
-                    side.core.cancel(task).expect("it has no outcome");
-                }
-            }
-            Act::Answer => {
-                side.user.keeps = false;
-                for task in std::mem::take(&mut side.user.kept) {
-                    // The peer may be closing: nobody waits for it then.
-                    let answered = side.core.respond(task, &Message::default());
-                    answered
-                        .or_else(|_| side.core.release(task))
-                        .expect("it is the user's");
-                }
-            }
-            Act::Close => {
-                if let Some(connection) = side.user.connection {
-                    // It may be closing because the peer does.
-                    let _ = side.core.close(now, connection);
-                }
-            }
-            Act::Restart => self.restart(i),
-            Act::Lose => self.lose(i),
-        }
-    }
-
-    fn lose(&mut self, i: usize) {
-        for p in 0..self.sides[i].pairs.len() {
-            let pair = &self.sides[i].pairs[p];
-            if let (true, Some(peer)) = (pair.connected, pair.peer) {
-                self.lost(1 - i, peer, true);
-                self.lost(i, p, true);
-            }
-        }
-        self.settle(1 - i);
-    }
-
-    fn send(&mut self, i: usize, act: Act) {
-        let now = self.now;
-        let side = &mut self.sides[i];
-        let Some(connection) = side.user.connection else {
-            return;
-        };
-        let number = side.user.next + 1;
-        let data = [Segment {
-            addr: number << 8,
-            len: 8,
-            lkey: 1,
-            rkey: 2,
-        }];
-        let message = Message {
-            data: &data,
-            user: number,
-            ..Message::default()
-        };
-        let deadline = (act == Act::Hurry).then(|| now.after(DEADLINE));
-        let options = RequestOptions {
-            deadline,
-            ..RequestOptions::default()
-        };
-        let taken = if act == Act::OneWay {
-            side.core.send_one_way(connection, &message, &options)
-        } else {
-            side.core.send(connection, &message, &options)
-        };
-        // A connection that is closing takes none; a full one neither.
-        if let Ok(task) = taken {
-            side.user.next = number;
-            let task = Some(task);
-            side.user.sent.insert(
-                number,
-                Sent {
-                    task,
-                    deadline,
-                    ..Sent::default()
-                },
-            );
-        }
-    }
-
-    fn restart(&mut self, i: usize) {
-        let user = self.sides[i].user.at;
-        let mut side = Side::new(&self.config, i as u8);
-        side.user.at = user;
-        side.user.next = 100;
-        let old = std::mem::replace(&mut self.sides[i], side);
-        for pair in &old.pairs {
-            match pair.peer {
-                Some(peer) if pair.connected => self.lost(1 - i, peer, true),
-                Some(peer) => self.refuse(1 - i, peer),
-                None => {}
-            }
-        }
-        for told in old.told {
-            if let Told::Asked { from, .. } = told {
-                self.refuse(1 - i, from);
-            }
-        }
-        self.settle(i);
-    }
-
-    /// Whom a queue pair asked is gone.
-    fn refuse(&mut self, j: usize, p: usize) {
-        self.sides[j].pairs[p].peer = None;
-        self.sides[j]
-            .told
-            .push_back(Told::Kind(p, CmKind::Unreachable));
-    }
-
-    /// The other end of a queue pair is gone.
-    fn lost(&mut self, j: usize, peer: usize, flushes: bool) {
-        let other = &mut self.sides[j].pairs[peer];
-        other.peer = None;
-        if std::mem::take(&mut other.connected) {
-            self.sides[j]
-                .told
-                .push_back(Told::Kind(peer, CmKind::Disconnected));
-            if flushes {
-                self.sides[j].flush(peer);
-            }
-        }
-    }
-
-    fn hear(&mut self, i: usize, event: Event) {
-        let side = &mut self.sides[i];
-        let user = &mut side.user;
-        match event {
-            Event::SessionRequest { session, .. } => {
-                user.accepted += 1;
-                let number = 1000 + user.accepted;
-                let accepted =
-                    side.core
-                        .accept(self.now, session, number, &[], b"", &mut side.memory);
-                // Its client may be gone.
-                if let Ok(connection) = accepted {
-                    user.open.insert(number, connection);
-                }
-            }
-            Event::Established {
-                connection,
-                user: number,
-                message,
-                ..
-            } => {
-                assert!(user.up.insert(number), "established twice");
-                user.connection = Some(connection);
-                if let Some(message) = message {
-                    side.core.release(message).expect("it is the user's");
-                }
-            }
-            Event::ConnectFailed {
-                user: number,
-                message,
-                ..
-            } => {
-                assert!(user.open.remove(&number).is_some(), "failed twice");
-                if let Some(message) = message {
-                    side.core.release(message).expect("it is the user's");
-                }
-            }
-            Event::Closed { user: number, .. } => {
-                assert!(user.open.remove(&number).is_some(), "closed twice");
-                user.up.remove(&number);
-                user.connection = user.open.values().next().copied();
-                for task in std::mem::take(&mut user.kept) {
-                    side.core.release(task).expect("it is the user's");
-                }
-            }
-            other => self.hear_message(i, &other),
-        }
-    }
-
-    fn hear_message(&mut self, i: usize, event: &Event) {
-        let side = &mut self.sides[i];
-        let user = &mut side.user;
-        match *event {
-            Event::Request { task, data, .. } => {
-                came(user, &side.memory, data);
-                if user.keeps {
-                    user.kept.push(task);
-                } else {
-                    // Its connection may be closing; then it is counted as unanswered.
-                    if side.core.respond(task, &Message::default()).is_err() {
-                        side.core.release(task).expect("it is the user's");
-                    }
-                }
-            }
-            Event::OneWay { task, data, .. } => {
-                came(user, &side.memory, data);
-                side.core.release(task).expect("it is the user's");
-            }
-            Event::Response {
-                task,
-                user: number,
-                buffers_returned,
-                ..
-            } => {
-                self.outcome(i, number, buffers_returned);
-                self.sides[i].core.release(task).expect("it is the user's");
-            }
-            // An answer's own end, which has no number.
-            Event::Sent { user: 0, .. } | Event::Failed { user: 0, .. } => {}
-            Event::Sent {
-                user: number,
-                buffers_returned,
-                ..
-            }
-            | Event::Failed {
-                user: number,
-                buffers_returned,
-                ..
-            }
-            | Event::TimedOut {
-                user: number,
-                buffers_returned,
-                ..
-            }
-            | Event::Cancelled {
-                user: number,
-                buffers_returned,
-                ..
-            } => {
-                self.outcome(i, number, buffers_returned);
-            }
-            Event::BuffersReturned { user: number, .. } => self.returned(i, number),
-            _ => {}
-        }
-    }
-
-    fn outcome(&mut self, i: usize, number: u64, returned: bool) {
-        let sent = self.sides[i]
-            .user
-            .sent
-            .get_mut(&number)
-            .expect("it was taken");
-        assert!(!sent.outcome, "two outcomes of message {number}");
-        sent.outcome = true;
-        if returned {
-            self.returned(i, number);
-        }
-    }
-
-    fn returned(&mut self, i: usize, number: u64) {
-        let side = &mut self.sides[i];
-        let posted = side.pairs.iter().flat_map(|pair| &pair.sends);
-        let has = posted.filter(|posted| posted.of.contains(&number)).count();
-        assert_eq!(
-            has, 0,
-            "memory of message {number} is back, and the device has it"
-        );
-        let sent = side.user.sent.get_mut(&number).expect("it was taken");
-        assert!(!sent.returned, "memory of message {number} came back twice");
-        sent.returned = true;
-    }
-}
-
-fn came(user: &mut User, memory: &Memory, data: Data) {
-    let Data::Slot(span) = data else {
-        panic!("small data comes in its slot");
-    };
-    let bytes = span.of(memory.slot(SlotId(span.slot)));
-    let number = u64::from_be_bytes(bytes.try_into().expect("all of it"));
-    assert!(user.came.insert(number), "message {number} came twice");
 }

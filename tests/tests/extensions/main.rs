@@ -3,6 +3,7 @@
 
 mod agree;
 mod cancel;
+mod crossing;
 mod deadline;
 mod lives;
 mod refusal;

@@ -100,6 +100,9 @@ fn what_was_never_posted_is_sent_and_what_was_is_not_repeated() {
     cut(&mut rig, &mut talk);
     assert_eq!(talk.count(0, "reconnecting: Disconnected"), 1);
     assert_eq!(talk.count(0, "failed"), 0, "the peer was not asked yet");
+    let seen = rig.sides[0].endpoint.connections().next();
+    let seen = seen.expect("it waits");
+    assert_eq!((seen.state, seen.session), ("Waiting", None));
     // While it waits more may be sent, and is sent behind.
     talk.say(&mut rig, 0, &Say::request(20));
     let pause = until_anew(&mut rig, &mut talk);

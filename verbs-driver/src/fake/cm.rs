@@ -8,7 +8,7 @@ use std::ptr;
 use xio_proto::CmKind;
 
 use super::verbs::context;
-use super::{IP, Light, World, code, set_errno, status, with};
+use super::{IP, Light, World, code, set_errno, status, step, with};
 use crate::address;
 use crate::sys::{
     ibv_context, ibv_pd, ibv_qp_init_attr, rdma_cm_event, rdma_cm_id, rdma_conn_param,
@@ -102,6 +102,12 @@ impl World {
             .expect("held by its ids");
         channel.events.push_back(pending);
         channel.light.set(true);
+    }
+
+    /// Events that nobody has taken.
+    pub(super) fn events(&self, channel: usize) -> usize {
+        let channel = self.cm.channels.get(&channel);
+        channel.map_or(0, |channel| channel.events.len())
     }
 
     fn entry(&mut self, id: usize) -> &mut Entry {
@@ -438,6 +444,7 @@ pub(crate) unsafe fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> i32 {
+    step("rdma_get_cm_event", channel.addr());
     let pending = with(|world| {
         world.begin("rdma_get_cm_event")?;
         let queue = world

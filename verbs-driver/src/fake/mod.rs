@@ -11,7 +11,7 @@ mod roleplay;
 mod tests;
 mod verbs;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 pub(crate) use cm::*;
@@ -73,6 +73,42 @@ pub(crate) struct World {
 
 thread_local! {
     static WORLD: RefCell<World> = RefCell::new(World::default());
+}
+
+/// Hears of what a poll does, before it does it: which call, and on which thing of the device.
+type Watch = Box<dyn FnMut(&'static str, usize)>;
+
+thread_local! {
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+    static LEFT_OUT: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Has `watch` hear of each step from here on. What it does itself is no step.
+pub(crate) fn watch(watch: impl FnMut(&'static str, usize) + 'static) {
+    WATCH.set(Some(Box::new(watch)));
+}
+
+/// Nobody hears any more.
+pub(crate) fn unwatch() {
+    WATCH.take();
+}
+
+/// A step begins.
+pub(crate) fn step(call: &'static str, at: usize) {
+    if let Some(mut watch) = WATCH.take() {
+        watch(call, at);
+        WATCH.set(Some(watch));
+    }
+}
+
+/// A deliberate fault: the driver leaves this part of a poll out ("" for none).
+pub(crate) fn leave_out(part: &'static str) {
+    LEFT_OUT.set(part);
+}
+
+/// Whether this part is left out.
+pub(crate) fn leaves_out(part: &str) -> bool {
+    LEFT_OUT.get() == part
 }
 
 /// Runs with the thread's world.

@@ -15,6 +15,7 @@ use crate::{Error, VerbsDriver};
 
 use talk::{DIRECT, SIZES, Talk};
 
+mod asleep;
 mod talk;
 
 /// A new world, in which this call fails.

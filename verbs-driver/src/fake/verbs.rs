@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use super::cm::{free, zeroed};
-use super::{Light, World, code, set_errno, status, with};
+use super::{Light, World, code, set_errno, status, step, with};
 use crate::sys::{
     access, event, flag, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
@@ -184,6 +184,12 @@ impl World {
     pub(super) fn report(&mut self, number: u32, qp: *mut ibv_qp) {
         self.device.events.push_back((number, qp.addr()));
         CONTEXT.with(|context| context.light.set(true));
+    }
+
+    /// Completions that nobody has taken.
+    pub(super) fn completions(&self, queue: usize) -> usize {
+        let queue = self.device.completions.get(&queue);
+        queue.map_or(0, |queue| queue.done.len())
     }
 
     /// Any queue pair, to have something happen to it.
@@ -401,6 +407,7 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: i32, place: *mut ibv_wc) -> i32 {
+    step("ibv_poll_cq", cq.addr());
     let done = with(|world| {
         world.begin("ibv_poll_cq")?;
         let queue = world
@@ -419,6 +426,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: i32, place: *mut ibv_wc) -> 
 }
 
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, _: i32) -> i32 {
+    step("ibv_req_notify_cq", cq.addr());
     code(with(|world| {
         world.begin("ibv_req_notify_cq")?;
         let queue = world
@@ -537,6 +545,7 @@ pub(crate) unsafe fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     _: *mut *mut c_void,
 ) -> i32 {
+    step("ibv_get_cq_event", channel.addr());
     let found = with(|world| {
         world.begin("ibv_get_cq_event")?;
         let channel = world
@@ -732,7 +741,11 @@ pub(crate) unsafe fn ibv_get_device_name(_: *mut ibv_device) -> *const c_char {
     NAME.as_ptr()
 }
 
-pub(crate) unsafe fn ibv_get_async_event(_: *mut ibv_context, place: *mut ibv_async_event) -> i32 {
+pub(crate) unsafe fn ibv_get_async_event(
+    context: *mut ibv_context,
+    place: *mut ibv_async_event,
+) -> i32 {
+    step("ibv_get_async_event", context.addr());
     let found = with(|world| {
         world.begin("ibv_get_async_event")?;
         let found = world.device.events.pop_front();

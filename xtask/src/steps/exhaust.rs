@@ -1,11 +1,12 @@
-//! Step `exhaust`: every order of small conversations between two real endpoints.
+//! Step `exhaust`: every order of small conversations between two real endpoints, and the alphabet.
 
 use anyhow::Result;
 
 use super::Outcome;
 use crate::ctx::Ctx;
 
-/// Runs the searches, which print how many states they visited and what faults they found.
+/// Runs the searches, which print how many states they visited and what faults they found; and
+/// sequences of operations, which must find faults, too.
 pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
     ctx.cargo([
         "test",
@@ -17,6 +18,8 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
         "mutants",
         "--test",
         "exhaust",
+        "--test",
+        "alphabet",
         "--",
         "--nocapture",
     ])

@@ -28,6 +28,15 @@ const RARE: &[(&str, &str)] = &[
         "given up in the instant in which the first receive is posted; once in some 5,000 seeds",
     ),
     (
+        "connection: Crossed + Lost",
+        "four races lost one after the other, or no row for the next call; not seen in 2,000 seeds",
+    ),
+    (
+        "connection: Crossed + Abort",
+        "given up by its user in the short time before the winner comes; not seen in 2,000 seeds",
+    ),
+    ("connection: Crossed + Close", "as that"),
+    (
         "task: Parked + Expire",
         "due while the device flushes what was lost, and to be sent again; as seldom",
     ),

@@ -61,7 +61,7 @@ impl World {
                 let posted = Posted {
                     wr,
                     signaled,
-                    bytes,
+                    bytes: bytes.into(),
                     of,
                 };
                 side.pairs[nexus.index()].sends.push_back(posted);
@@ -90,7 +90,7 @@ impl World {
                     status: WorkStatus::Success,
                     len: 0,
                 },
-                frame: Vec::new(),
+                frame: [].into(),
             });
         }
         let other = &mut self.sides[1 - i];
@@ -193,7 +193,7 @@ impl World {
                 side.core.handle_queue_pair(now, nexus, Ok(()));
             }
             Control::Connect { nexus, params } => {
-                let (from, private) = (nexus.index(), params.private.as_slice().to_vec());
+                let (from, private) = (nexus.index(), params.private.as_slice().into());
                 let asked = Told::Asked { from, private };
                 self.sides[1 - i].told.push_back(asked);
             }
@@ -206,7 +206,7 @@ impl World {
                         .push_back(Told::Kind(p, CmKind::ConnectError));
                     return;
                 };
-                let private = params.private.as_slice().to_vec();
+                let private = params.private.as_slice().into();
                 let here = Told::Kind(p, CmKind::Established);
                 for (side, p, told) in [(i, p, here), (1 - i, peer, Told::Accepted(peer, private))]
                 {
