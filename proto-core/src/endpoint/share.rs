@@ -4,7 +4,8 @@
 //! Some slots are only for frames of the protocol, some only for them and for answers. Of the rest
 //! each transport connection is sure of a few: what it has not taken of them is kept, as far as half of
 //! all goes, from those that have more. So peers that take nothing, however many they are, cost the
-//! others no more than what is not kept, and one of them half of that.
+//! others no more than what is not kept, and one of them half of that. Who is alone has all that is not
+//! kept.
 //!
 //! A connection that was refused waits in one of three lines. With the endpoint, if its transport
 //! connection has no more than it is sure of. Else with its transport connection, which stands in
@@ -29,8 +30,10 @@ pub(crate) struct Shares {
     sure: u32,
     /// Kept for those that have fewer: as much as all that they have leaves of it.
     kept: u32,
-    /// It never has more.
+    /// It never has more, unless there is no other.
     most: u32,
+    /// So many rows of transport connections are free while there is only one.
+    alone: u32,
 }
 
 impl Shares {
@@ -41,6 +44,7 @@ impl Shares {
                 sure: u32::MAX,
                 kept: 0,
                 most: u32::MAX,
+                alone: 0,
             };
         }
         let half = slots / 2;
@@ -50,6 +54,7 @@ impl Shares {
             sure,
             kept,
             most: ((slots - kept) / 2).max(SHARE_MIN),
+            alone: nexuses - 1,
         }
     }
 }
@@ -126,7 +131,8 @@ impl Globals {
             return free > kept;
         }
         let kept = kept + self.shares.kept.saturating_sub(self.sure_used);
-        held < self.shares.most && free > kept
+        let alone = self.nexuses.free() >= self.shares.alone;
+        (held < self.shares.most || alone) && free > kept
     }
 
     /// How many of so many are those that their owner is sure of.

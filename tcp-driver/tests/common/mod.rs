@@ -13,7 +13,7 @@ use xio_tcp::{Driver, Options, TcpDriver};
 
 /// A driver with small tables.
 pub(crate) fn driver(number: u8, options: Options) -> TcpDriver {
-    let config = Config::new(number, 160, 160);
+    let config = Config::new(number, 160, 320);
     let counts = TcpDriver::counts(&config, 8);
     TcpDriver::new(config, &counts, options).expect("settings that work")
 }
