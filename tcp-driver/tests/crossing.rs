@@ -44,7 +44,7 @@ fn call(from: &mut TcpDriver, peer: SocketAddr, number: u8, dual: bool) -> Optio
 
 /// A round; returns whether both sides had called before they heard of each other.
 fn round(sides: &mut [TcpDriver; 2], at: [SocketAddr; 2], number: usize) -> bool {
-    let (first, dual) = (number % 2, number / 2 % 2 == 0);
+    let (first, dual) = (number % 2, (number / 2).is_multiple_of(2));
     let mut mine = [None; 2];
     mine[first] = call(&mut sides[first], at[1 - first], 1 - first as u8, dual);
     // The other calls at once, or while the first is at any of its steps.

@@ -438,19 +438,30 @@ impl Talk {
                 data,
                 ..
             } => {
-                let side = &mut world.sides()[i];
-                assert_eq!(side.bytes(header), b"answer");
-                let len = Self::check(side, data, user + 1000);
-                side.endpoint.release(task).expect("held");
-                let in_slot = matches!(data, Data::Slot(_));
-                let place = if in_slot { "slot" } else { "memory" };
-                self.note(i, format!("response {user}: {len} bytes in {place}"));
+                assert_eq!(world.sides()[i].bytes(header), b"answer");
+                self.on_response(world, i, task, user, data);
             }
             Event::Closed { connection, .. } if self.connections[i] == Some(connection) => {
                 self.connections[i] = None;
             }
             _ => {}
         }
+    }
+
+    fn on_response(
+        &mut self,
+        world: &mut impl World,
+        i: usize,
+        task: TaskId,
+        user: u64,
+        data: Data,
+    ) {
+        let side = &mut world.sides()[i];
+        let len = Self::check(side, data, user + 1000);
+        side.endpoint.release(task).expect("held");
+        let in_slot = matches!(data, Data::Slot(_));
+        let place = if in_slot { "slot" } else { "memory" };
+        self.note(i, format!("response {user}: {len} bytes in {place}"));
     }
 
     fn header(world: &mut impl World, i: usize, header: Span) -> (u64, usize, usize, u8) {
