@@ -350,6 +350,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         *row = Nexus {
             generation,
             bucket,
+            // Those that an earlier one left with users come back some day.
+            tx_held: row.tx_held,
             ..Nexus::VACANT
         };
         row.agreement.bucket = known;

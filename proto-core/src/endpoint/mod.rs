@@ -65,7 +65,7 @@ use arrayvec::ArrayVec;
 use crate::config::{Config, TransportLimits};
 use crate::entries::{Connection, Nexus, Session, SlotUse, Task};
 use crate::error::CommandError;
-use crate::ids::{ConnectionId, NexusId, SessionId, TaskId, TransportId};
+use crate::ids::{ConnectionId, NONE, NexusId, SessionId, TaskId, TransportId};
 use crate::inputs::recorded;
 use crate::storage::{Storage, Tables};
 use crate::stream::List;
@@ -182,8 +182,8 @@ pub(crate) struct Globals {
     pub(crate) listen_failed: bool,
     /// Send slots that only frames of the protocol may take.
     pub(crate) tx_reserve: u32,
-    /// Send slots on top of the reserve that only answers may take.
-    pub(crate) tx_answers: u32,
+    /// These, and those on top that only answers may take.
+    pub(crate) tx_kept: u32,
     /// A session, a region or a listener may have an event.
     pub(crate) rare_events: bool,
     /// Connections and sessions with events.
@@ -342,7 +342,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             listeners_due: false,
             listen_failed: false,
             tx_reserve: kept_for_frames(tx),
-            tx_answers: kept_for_answers(tx),
+            tx_kept: kept_for_frames(tx) + kept_for_answers(tx),
             connection_events: Queue::EMPTY,
             session_events: Queue::EMPTY,
             past_sessions: Queue::EMPTY,
@@ -532,6 +532,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn take_frame_slot(&mut self) -> Option<u32> {
         let (slot, row) = self.g.tx_slots.take_row(self.s.tables().slots)?;
         row.usage = SlotUse::Taken;
+        row.nexus = NONE;
         Some(slot)
     }
 

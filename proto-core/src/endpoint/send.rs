@@ -68,7 +68,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     ///
     /// # Errors
     /// `Full` when only the protocol's own reserve is left; `connection` then gets a `Writable`.
-    #[inline]
+    #[inline(always)]
     pub fn reserve_slot(&mut self, connection: ConnectionId) -> Result<SlotId, CommandError> {
         recorded!(self, ReserveSlot { connection } => self.reserve_slot(connection));
         let c = self.find_connection(connection)?;

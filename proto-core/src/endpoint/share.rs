@@ -119,7 +119,7 @@ impl Globals {
     fn kept_from(&self, answer: bool) -> u32 {
         match answer {
             true => self.tx_reserve,
-            false => self.tx_reserve + self.tx_answers,
+            false => self.tx_kept,
         }
     }
 
@@ -165,23 +165,19 @@ impl<T: Trace> Hot<'_, T> {
         }
         let (slot, row) = self.g.tx_slots.take_row(self.slots)?;
         row.usage = usage;
+        row.nexus = n;
         if let Some(nexus) = nexus {
             self.g.sure_used += u32::from(held < self.g.shares.sure);
             nexus.tx_held += 1;
-            row.nexus = n;
-            row.have = nexus.generation;
         }
         Some(slot)
     }
 
-    /// A send slot is no longer counted to a transport connection.
+    /// A send slot is no longer counted to a transport connection. Who takes it next writes whose it is.
     #[inline(always)]
     pub(crate) fn uncharge(&mut self, slot: u32) {
-        let row = &mut self.slots[slot as usize];
-        let n = core::mem::replace(&mut row.nexus, NONE);
-        if let Some(nexus) = self.nexuses.get_mut(n as usize)
-            && nexus.generation == row.have
-        {
+        let n = self.slots[slot as usize].nexus;
+        if let Some(nexus) = self.nexuses.get_mut(n as usize) {
             nexus.tx_held -= 1;
             self.g.sure_used -= u32::from(nexus.tx_held < self.g.shares.sure);
         }
@@ -190,9 +186,7 @@ impl<T: Trace> Hot<'_, T> {
     /// Whether a send slot is counted to this transport connection.
     #[inline(always)]
     pub(crate) fn is_charged(&self, slot: u32, n: u32) -> bool {
-        let row = &self.slots[slot as usize];
-        let nexus = self.nexuses.get(n as usize);
-        row.nexus == n && nexus.is_none_or(|nexus| nexus.generation == row.have)
+        self.slots[slot as usize].nexus == n
     }
 }
 
@@ -217,16 +211,16 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.hot().uncharge(slot);
         let t = self.s.tables();
+        t.slots[slot as usize].nexus = n;
         if let Some(nexus) = t.nexuses.get_mut(n as usize) {
             self.g.sure_used += u32::from(nexus.tx_held < self.g.shares.sure);
             nexus.tx_held += 1;
-            let row = &mut t.slots[slot as usize];
-            row.nexus = n;
-            row.have = nexus.generation;
         }
     }
 
     /// The user of this connection hears when there is what it lacks.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn block(&mut self, c: u32, lack: Lack) {
         self.g.waits = true;
         let before = self.connection(c).lacks;
@@ -325,8 +319,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let t = self.s.tables();
         let nexus = &mut t.nexuses[n as usize];
         debug_assert_eq!(nexus.blocked.head, NONE);
-        self.g.sure_used -= nexus.tx_held.min(self.g.shares.sure);
-        nexus.tx_held = 0;
         if core::mem::take(&mut t.nexuses[n as usize].in_sharers) {
             let q = &mut self.g.sharers;
             queue_remove!(t.nexuses, q.head, q.tail, sharer_next, n);

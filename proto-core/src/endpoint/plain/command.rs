@@ -29,8 +29,7 @@ impl<T: Trace> Hot<'_, T> {
             && !message.prompt
             && message.slot_data <= config.inline_data_max
             && short
-            && row.is_some_and(|row| row.usage == SlotUse::Reserved)
-            && self.is_charged(slot.0, n)
+            && row.is_some_and(|row| row.usage == SlotUse::Reserved && row.nexus == n)
     }
 
     /// A connection of a nexus has something to send.
