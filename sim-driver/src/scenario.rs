@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use xio_proto::MARKS;
-use xio_proto::wire::wire_identity;
+use xio_proto::wire::{Extensions, wire_identity};
 use xio_record::Tape;
 
 use crate::actor::{Actor, Call, Errand, Mix, SharedPost};
@@ -273,6 +273,14 @@ impl Play {
         let places = self.places.len();
         let one = self.rng.below(places as u64) as usize;
         let (other, over) = self.roads.pick(&mut self.rng, one);
+        // Who calls somebody who knows no such rule parts from him, whatever that has sent by then.
+        let knows = |place: usize| {
+            let named = self.post.borrow().extensions(address(place));
+            named.is_some_and(|named| named.contains(Extensions::CROSS))
+        };
+        if !self.manner.lossy && !(knows(one) && knows(other)) {
+            return;
+        }
         let connection = world.ledger.number_connection();
         self.post.borrow_mut().belongs(connection, connection);
         let at = world.env.now() + self.rng.spread(1, 20 * MILLISECOND);

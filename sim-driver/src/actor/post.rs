@@ -120,7 +120,7 @@ impl Post {
     }
 
     /// What the endpoint at an address can do, in all of its lives; `None` where nobody listens.
-    pub(super) fn extensions(&self, address: IpAddr) -> Option<Extensions> {
+    pub(crate) fn extensions(&self, address: IpAddr) -> Option<Extensions> {
         let place = self.places.iter().find(|place| place.address == address);
         place.map(|place| place.extensions)
     }

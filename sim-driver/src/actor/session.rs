@@ -552,13 +552,15 @@ impl Actor {
         let l = &self.lines[line as usize];
         let memory = &desk.env.memory[desk.number as usize];
         let bytes = private.of(memory.slot(SlotId(private.slot)));
-        // Who called, and whose call became the peer's, hears what that said.
-        let called = l.side.map(|side| (side ^ 1).to_le_bytes());
-        if l.calls && bytes.first_chunk::<4>() == called.as_ref() {
+        // Who called, and whose call became the peer's, hears what that said. It may be an earlier
+        // call that the peer gave up while it was under way.
+        let number = bytes.first_chunk().copied().map(u32::from_le_bytes);
+        let called = l.side.zip(number);
+        if l.calls && called.is_some_and(|(side, peer)| peer == side ^ 1 || peer < side) {
             return;
         }
         if !l.is_client() || bytes != WELCOME {
-            let text = format!("{} bytes of private data in {:?}", bytes.len(), l.side);
+            let text = format!("private data {bytes:?}, heard by {:?}", l.side);
             self.sense(desk, text);
         }
     }
