@@ -278,7 +278,7 @@ impl Play {
             let named = self.post.borrow().extensions(address(place));
             named.is_some_and(|named| named.contains(Extensions::CROSS))
         };
-        if !self.manner.lossy && !(knows(one) && knows(other)) {
+        if !(self.manner.lossy || [one, other].into_iter().all(knows)) {
             return;
         }
         let connection = world.ledger.number_connection();
