@@ -70,12 +70,13 @@ pub struct DeviceLimits {
 /// pages along that the device writes, and the parent go on with copies of them.
 ///
 /// # Errors
-/// The library's: `ENOSYS` where the kernel cannot, `EINVAL` when others of the process have
-/// registered memory already.
+/// `LateForFork` when others of the process have registered memory already; what else the library
+/// says, such as `ENOSYS` where the kernel cannot.
 pub(crate) fn prepare_fork() -> Result<(), Error> {
     // SAFETY: no arguments. It may be called again, and then does nothing.
     match unsafe { sys::ibv_fork_init() } {
         0 => Ok(()),
+        libc::EINVAL => Err(Error::LateForFork),
         code => Err(Error::call("ibv_fork_init", code)),
     }
 }

@@ -42,6 +42,14 @@ pub enum Error {
         /// Bytes that the process may lock.
         limit: u64,
     },
+    /// The process has registered memory with the library before it was prepared for forks
+    /// ([`Options::fork_safe`](crate::Options::fork_safe)), and cannot be prepared any more.
+    #[error(
+        "the process has registered memory with libibverbs already, so that it cannot be prepared \
+         for forks any more: make a driver, or call ibv_fork_init, before anything is registered, or \
+         do without (`Options::fork_safe`) if it does not fork or the kernel is Linux 5.12 or later"
+    )]
+    LateForFork,
     /// The device is gone; all connections on it ended.
     #[error("the device was removed")]
     Removed,

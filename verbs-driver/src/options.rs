@@ -62,9 +62,9 @@ pub struct Options {
     /// The process may fork while it has the driver. It costs nothing where the kernel copies
     /// pinned pages at a fork (Linux 5.12); before that each registration takes longer, children do not
     /// have the memory, and huge pages need `RDMAV_HUGEPAGES_SAFE` in the environment. It is for the
-    /// whole process, and for good, as soon as one driver wants it. Where that is refused (`ENOSYS` by
-    /// the oldest kernels; `EINVAL` when the process has registered memory by other means) no driver is
-    /// made. Without it, on such kernels, a process that has a driver must not fork.
+    /// whole process, and for good, as soon as one driver wants it. Where that cannot be (by the oldest
+    /// kernels, `ENOSYS`; [`LateForFork`](crate::Error::LateForFork) when the process has registered
+    /// memory before, also with a driver that did not want it) no driver is made. Without it, on such kernels, a process that has a driver must not fork.
     pub fork_safe: bool,
 }
 

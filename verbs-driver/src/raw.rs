@@ -10,7 +10,7 @@ use xio_proto::{CmKind, ConnectParams, PrivateData, SlotId, Slots, WorkStatus};
 
 use crate::chain::{ReceiveChain, SendChain, Verb};
 use crate::cm::{Channel, Id, Queues, ReadDepths};
-use crate::device::{Completions, Device, Domain, done};
+use crate::device::{Completions, Device, Domain, done, prepare_fork};
 use crate::memory::{Chunk, Rights, SlotPool};
 use crate::options::{DeviceChoice, QueueSizes};
 use crate::sys;
@@ -64,6 +64,8 @@ impl RawPeer {
     /// What the driver's start fails with.
     pub fn new(at: std::net::IpAddr) -> Result<Self, crate::Error> {
         let channel = Arc::new(Channel::new()?);
+        // The process may make a driver after it, which wants that.
+        prepare_fork()?;
         let device = Arc::new(Device::open(&DeviceChoice::Address(at), &channel)?);
         let domain = Arc::new(Domain::new(&device)?);
         let completions = Arc::new(Completions::new(&device, 2000)?);

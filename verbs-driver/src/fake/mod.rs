@@ -69,6 +69,19 @@ pub(crate) struct World {
     not_ready: usize,
     cm: Manager,
     device: Hardware,
+    forks: Forks,
+}
+
+/// Whether the process is prepared for forks.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum Forks {
+    /// Not yet.
+    #[default]
+    Not,
+    /// For good.
+    Prepared,
+    /// Not, and memory was registered: it cannot be prepared any more.
+    Late,
 }
 
 thread_local! {

@@ -224,6 +224,27 @@ fn a_child_of_a_fork_may_have_a_driver_of_its_own() {
 }
 
 #[test]
+fn memory_that_was_registered_before_leaves_no_fork_safe_driver() {
+    let sorts = |first: bool, second: bool| {
+        world(None);
+        let options = |fork_safe| Options {
+            fork_safe,
+            ..options(DeviceChoice::First, false)
+        };
+        let first = start(0, &options(first)).unwrap();
+        let second = start(1, &options(second)).map(drop);
+        drop(first);
+        is_reversed().unwrap();
+        second
+    };
+    assert_eq!(sorts(false, true), Err(Error::LateForFork));
+    assert_eq!(sorts(false, false), Ok(()));
+    // Who is the first prepares it for all.
+    assert_eq!(sorts(true, true), Ok(()));
+    assert_eq!(sorts(true, false), Ok(()));
+}
+
+#[test]
 fn missing_devices_and_little_memory_are_told_apart() {
     let by_address = |ip: [u8; 4]| options(DeviceChoice::Address(ip.into()), false);
     world(None);

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use super::cm::{free, zeroed};
-use super::{Light, World, code, set_errno, status, step, with};
+use super::{Forks, Light, World, code, set_errno, status, step, with};
 use crate::sys::{
     access, event, flag, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
@@ -451,7 +451,14 @@ fn make<T>(call: &'static str, kind: &'static str, needs: &[usize]) -> *mut T {
 }
 
 pub(crate) unsafe fn ibv_fork_init() -> i32 {
-    code(with(|world| world.begin("ibv_fork_init")))
+    code(with(|world| {
+        world.begin("ibv_fork_init")?;
+        if world.forks == Forks::Late {
+            return Err(libc::EINVAL);
+        }
+        world.forks = Forks::Prepared;
+        Ok(())
+    }))
 }
 
 pub(crate) unsafe fn ibv_alloc_pd(_: *mut ibv_context) -> *mut ibv_pd {
@@ -692,6 +699,9 @@ pub(crate) unsafe fn ibv_reg_mr_iova2(
     let raw: *mut ibv_mr = make("ibv_reg_mr", "region", &[pd.addr()]);
     if !raw.is_null() {
         with(|world| {
+            if world.forks == Forks::Not {
+                world.forks = Forks::Late;
+            }
             world.device.next_key += 1;
             let key = 0x100 + world.device.next_key;
             // SAFETY: just made.
