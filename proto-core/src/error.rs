@@ -83,7 +83,7 @@ pub enum Resource {
 }
 
 /// Which length was too long.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Length {
     /// Application header of a message.
@@ -96,6 +96,9 @@ pub enum Length {
     Setup,
     /// Data that must fit the buffers which the requester offered.
     OfferedBuffers,
+    /// Data copied into the slot, where a peer cannot READ it and no WRITE finds it: that of a
+    /// message which must travel so.
+    Copied,
     /// Local memory of a direct READ or WRITE.
     Local,
 }
@@ -318,11 +321,14 @@ pub enum Failure {
     NeverSent(Reason),
     /// The peer answered with this status ([`status`](crate::wire::status) or an error number).
     PeerStatus(u32),
-    /// The answer is longer than the buffer that was offered for it.
+    /// The answer is longer than the buffers that were offered for it, or the message than the
+    /// peer takes, whose limits became known after it was taken.
     TooLong {
-        /// Bytes of the answer.
+        /// Which length; that of an answer is `OfferedBuffers`.
+        what: Length,
+        /// Its value in bytes (or entries for lists).
         len: u64,
-        /// Bytes offered.
+        /// The largest possible.
         max: u64,
     },
     /// The payload was refused on this side with this status.
@@ -448,7 +454,9 @@ impl fmt::Display for Failure {
             Self::Unknown(r) => write!(f, "connection lost, outcome unknown: {r}"),
             Self::NeverSent(r) => write!(f, "never sent: {r}"),
             Self::PeerStatus(s) => write!(f, "peer answered with {}", Named(s)),
-            Self::TooLong { len, max } => write!(f, "answer of {len} bytes, {max} offered"),
+            Self::TooLong { what, len, max } => {
+                write!(f, "{what:?} of {len} is more than the {max} possible")
+            }
             Self::RefusedHere(s) => write!(f, "payload refused: {}", Named(s)),
             Self::Work(s) => write!(f, "work request failed: {s:?}"),
         }

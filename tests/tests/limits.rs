@@ -196,6 +196,7 @@ fn a_message_longer_than_the_peer_ever_takes_is_refused_at_once() {
     ));
     let failed = events.pop_front();
     let failure = Failure::TooLong {
+        what: Length::Data,
         len: 5000,
         max: 1000,
     };

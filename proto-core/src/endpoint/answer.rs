@@ -11,7 +11,6 @@ use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
     Framing, Kind, Op, ResponseFields, ResponseList, SessionFields, SessionFlags, encode_response,
-    response_head_len,
 };
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
@@ -23,32 +22,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         session.ack_sn = row.rsp_expected.wrapping_sub(1);
         session.credits_msgs = core::mem::take(&mut row.owed_messages);
         session.credits_bytes = core::mem::take(&mut row.owed_bytes);
-    }
-
-    /// How a response's data travels.
-    pub(crate) fn response_op(&mut self, t: u32, header_len: u16, n_out: u16, data: u64) -> Op {
-        let task = self.task(t);
-        let (n, offered, force) = (
-            task.nexus,
-            task.offer_count,
-            task.flags.contains(TaskFlags::FORCE_WRITE),
-        );
-        // An offer that is too small is of no use; where the requester can READ, it does.
-        let write = task.offer_write && task.offer_total >= data;
-        let row = self.nexus(n);
-        let (framing, frame_max, transport) = (row.framing, row.frame_max, row.transport);
-        let max_sge = self.transport(transport).limits.max_sge;
-        let rdma = framing == Framing::Rdma;
-        let head = response_head_len(framing, Op::Send, 0) + 16 * usize::from(offered);
-        let total = head as u64 + u64::from(header_len) + data;
-        let inline = !force && (!rdma || n_out < max_sge) && total < frame_max.into();
-        if data == 0 || inline {
-            Op::Send
-        } else if write || !rdma {
-            Op::Write
-        } else {
-            Op::Read
-        }
     }
 
     /// A receipt without a response.

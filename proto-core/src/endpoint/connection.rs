@@ -5,9 +5,10 @@
 use core::time::Duration;
 
 use super::Endpoint;
+use super::fit::Misfit;
 use super::reconnect::for_each_oldest_first;
 use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
-use crate::error::{Reason, Step};
+use crate::error::{Length, Reason, Step};
 use crate::ids::NONE;
 use crate::mutant::mutated;
 use crate::state::connection::{self, Action, Input, State};
@@ -667,7 +668,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             let next = row.queue_next;
             let len = row.out.total + u64::from(row.slot_data) + u64::from(row.header_len);
             if len > max {
-                self.too_long(t, len, max);
+                let what = Length::Data;
+                self.too_long(t, Misfit { what, len, max });
             }
             t = next;
         }

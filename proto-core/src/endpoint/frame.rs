@@ -1,6 +1,7 @@
 //! Frames as bytes: headers are written into the slot, around what the user put there.
 
 use super::Endpoint;
+use super::fit::RequestMode;
 use super::snapshot::count;
 use crate::entries::{Awaited, Frames, SegmentList, Task, TaskFlags, WorkEntry, WorkKind};
 use crate::ids::NONE;
@@ -16,7 +17,6 @@ use crate::wire::{
     CreditNop, Dialect, Framing, Kind, NEXUS_RECONNECT, NexusSetupRequest, NexusSetupResponse, Op,
     ReadAck, RequestFields, ResponseFields, ResponseList, RkeyTable, SessionFields, SessionFlags,
     SessionSetupResponse, SetupParams, Sge, TransportFlags, encode_request, encode_response,
-    request_head_len, response_head_len,
 };
 
 pub(super) const REQUEST: RequestFields = RequestFields {
@@ -387,9 +387,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         t: u32,
         slots: &mut impl Slots,
     ) -> Option<Work> {
-        let Some(mode) = self.request_mode(n, t) else {
-            self.too_long_for_peer(t);
-            return None;
+        let mode = match self.request_mode(n, t) {
+            Ok(mode) => mode,
+            Err(misfit) => {
+                self.too_long(t, misfit);
+                return None;
+            }
         };
         self.take_app_credits(c, t);
         let mut session = SessionFields::default();
@@ -511,55 +514,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// How a request's data and its answer's travel, or `None` when it cannot be sent.
-    fn request_mode(&mut self, n: u32, t: u32) -> Option<RequestMode> {
-        let config = &self.g.config;
-        let (inline_max, header_max) = (config.inline_data_max, config.header_max);
-        let row = self.nexus(n);
-        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
-        let (in_max, out_max, peer_header) =
-            (row.peer_out_sges, row.peer_in_sges, row.peer_header_max);
-        let transport = row.transport;
-        let max_sge = self.transport(transport).limits.max_sge;
-        let rdma = framing == Framing::Rdma;
-        let task = self.task(t);
-        // What was accepted before the peer's limits were known may not fit them.
-        let lists = task.into.count > in_max || task.out.count > out_max;
-        if lists || task.header_len > peer_header {
-            return None;
-        }
-        let (n_in, n_out) = (usize::from(task.into.count), usize::from(task.out.count));
-        let capacity = task.into.total;
-        let expect = response_head_len(framing, Op::Send, 0) + 16 * n_in + usize::from(header_max);
-        let fits =
-            !task.flags.contains(TaskFlags::FORCE_WRITE) && capacity + (expect as u64) < frame_max;
-        let real = task.into.inline[0].addr != 0;
-        let in_op = if n_in == 0 || fits || !real {
-            Op::Send
-        } else {
-            Op::Write
-        };
-        let offer = n_in > 0 && capacity > 0;
-        let data = u64::from(task.slot_data) + task.out.total;
-        let head = request_head_len(framing, n_in, n_out) as u64 + u64::from(task.header_len);
-        let inline = !(task.force_read && n_out > 0)
-            && (!rdma || n_out < usize::from(max_sge))
-            && head + data <= frame_max
-            && data <= inline_max.into();
-        let possible = inline || (n_out > 0 && task.slot_data == 0);
-        let read_head = request_head_len(framing, n_in, n_out) as u64 + u64::from(task.header_len);
-        if !possible || read_head > frame_max {
-            return None;
-        }
-        let out_op = if inline { Op::Send } else { Op::Read };
-        Some(RequestMode {
-            in_op,
-            out_op,
-            offer,
-            large: data > inline_max.into(),
-        })
-    }
-
     #[inline]
     pub(super) fn send_work(
         &mut self,
@@ -594,16 +548,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             fence,
         }
     }
-}
-
-/// How a request travels.
-pub(crate) struct RequestMode {
-    in_op: Op,
-    out_op: Op,
-    /// The expected response's buffers are listed.
-    offer: bool,
-    /// The data is above the inline limit.
-    large: bool,
 }
 
 fn request_flags(task: &mut Task, mode: &RequestMode) -> SessionFlags {

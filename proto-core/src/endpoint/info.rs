@@ -45,7 +45,7 @@ pub struct ConnectionInfo {
     pub framing: Framing,
     /// Largest frame in bytes, as negotiated.
     pub frame_max: u32,
-    /// Largest application header that the peer takes, in bytes; 0 before setup.
+    /// Largest application header that the peer takes, in bytes; 65,535 before setup.
     pub header_max: u16,
     /// Receive queue depth as negotiated; 0 on sockets.
     pub rq_depth: u16,

@@ -18,6 +18,7 @@ mod event;
 mod extension;
 #[cfg(feature = "check")]
 mod fingerprint;
+mod fit;
 mod frame;
 mod hot;
 mod info;

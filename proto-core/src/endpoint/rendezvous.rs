@@ -2,6 +2,7 @@
 //! READ_ACK (PROTOCOL.md 10). On sockets the same states run on bytes that follow the frame.
 
 use super::Endpoint;
+use super::fit::Misfit;
 use super::session::Keep;
 use crate::config::Rendezvous;
 use crate::entries::{
@@ -619,7 +620,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             } else {
                 self.g.config.payload_max
             };
-            self.finish(t, Ending::Failed(Failure::TooLong { len: total, max }));
+            let (what, len) = (Length::OfferedBuffers, total);
+            self.finish(t, Ending::Failed(Failure::TooLong { what, len, max }));
             return Keep::No;
         }
         self.keep_answer(t, slot, response);
@@ -769,17 +771,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         encode_response(bytes, at, framing, kind, session, head, list, false)
     }
 
-    pub(crate) fn too_long_for_peer(&mut self, t: u32) {
-        let row = self.task(t);
-        let (n, len) = (row.connection, row.out.total + u64::from(row.slot_data));
-        let n = self.connection(n).nexus;
-        let max = self.nexus(n).frame_max.into();
-        self.too_long(t, len, max);
-    }
-
-    pub(crate) fn too_long(&mut self, t: u32, len: u64, max: u64) {
+    /// What was taken before the peer's limits were known is more than they allow.
+    pub(crate) fn too_long(&mut self, t: u32, misfit: Misfit) {
         if self.task_input(t, Input::Flush) == Action::GiveUp {
-            self.finish(t, Ending::Failed(Failure::TooLong { len, max }));
+            self.finish(t, Ending::Failed(misfit.into()));
         }
     }
 }

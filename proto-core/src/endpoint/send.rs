@@ -1,5 +1,6 @@
 //! Messages that users hand over: requests, one-ways, responses; and what they give back.
 
+use super::fit::{Listed, Shape};
 use super::plain::in_hands;
 use super::snapshot::count;
 use super::{Endpoint, Lack};
@@ -16,7 +17,7 @@ use crate::table::{queue_pop, queue_push, queue_remove};
 use crate::time::Instant;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::{Dialect, Kind, Op, response_head_len};
+use crate::wire::Kind;
 
 /// What is sent: an application header, and data.
 ///
@@ -173,6 +174,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let bytes = self.check_message(c, message)?;
         self.check_segments(c, options.into, Length::OfferedBuffers)?;
+        self.check_request(c, &shape(message, options))?;
         self.check_queue(c, bytes)?;
         let t = self.take_task(c)?;
         if let Err(error) = self.fill_task(c, t, message, Some(options.into)) {
@@ -266,7 +268,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::Closed(self.connection(c).reason));
         }
         self.check_message(c, message)?;
-        self.check_offer(t, message)?;
+        let out = Listed::of(message.data);
+        self.check_answer(t, message.header_len, message.slot_data, out)?;
         self.fill_task(c, t, message, None)
             .inspect_err(|error| self.block(c, lacking(*error, Lack::ANSWER)))?;
         self.task_input(t, Input::Respond);
@@ -424,15 +427,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             None => {}
         }
         let n = self.connection(c).nexus;
-        let peer_max = if n == NONE {
-            0
-        } else {
-            self.nexus(n).peer_header_max
-        };
-        let max = if peer_max == 0 {
+        let max = if n == NONE {
             own_max
         } else {
-            own_max.min(peer_max)
+            own_max.min(self.nexus(n).peer_header_max)
         };
         if message.header_len > max {
             let len = message.header_len.into();
@@ -480,14 +478,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = self.connection(c).nexus;
         let peer = if n == NONE || what == Length::Local {
-            0
+            u16::MAX
         } else if what != Length::OfferedBuffers {
             self.nexus(n).peer_in_sges
         } else {
             self.nexus(n).peer_out_sges
         };
         let own = self.g.config.sge_max;
-        let max = if peer == 0 { own } else { own.min(peer) };
+        let max = own.min(peer);
         let len = segments.len() as u64;
         if len > max.into() {
             return Err(CommandError::TooLong {
@@ -530,47 +528,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Err(CommandError::NoCredit);
         }
         Err(CommandError::Full(Resource::Queue))
-    }
-
-    /// On a stream an answer that does not fit a frame needs room at the requester.
-    fn check_offer(&mut self, t: u32, message: &Message<'_>) -> Result<(), CommandError> {
-        let row = self.task(t);
-        let (n, room, write) = (row.nexus, row.offer_total, row.offer_write);
-        let data: u64 = message.data.iter().map(|s| u64::from(s.len)).sum();
-        let data = data + u64::from(message.slot_data);
-        if self.response_op(t, message.header_len, message.data.len() as u16, data) == Op::Send {
-            return Ok(());
-        }
-        let row = self.nexus(n);
-        let (framing, frame_max) = (row.framing, u64::from(row.frame_max));
-        let stream = framing.dialect() == Dialect::Tcp;
-        if stream && !(write && data <= room) {
-            // What would fit: the requester's segments, or a frame if it has not to be the former.
-            let offered = 16 * usize::from(self.task(t).offer_count);
-            let head = response_head_len(framing, Op::Send, 0) + offered;
-            let rest = head as u64 + u64::from(message.header_len) + 1;
-            let force = self.task(t).flags.contains(TaskFlags::FORCE_WRITE);
-            let inline = if force {
-                0
-            } else {
-                frame_max.saturating_sub(rest)
-            };
-            let max = inline.max(if write { room } else { 0 });
-            return Err(CommandError::TooLong {
-                what: Length::OfferedBuffers,
-                len: data,
-                max,
-            });
-        }
-        if message.slot_data > 0 {
-            let max = 0;
-            return Err(CommandError::TooLong {
-                what: Length::Data,
-                len: data,
-                max,
-            });
-        }
-        Ok(())
     }
 
     /// Fills in what is sent. On an error nothing is held.
@@ -681,5 +638,17 @@ fn lacking(error: CommandError, slot: Lack) -> Lack {
     match error {
         CommandError::Full(Resource::SendSlots) => slot,
         _ => Lack::ROW,
+    }
+}
+
+fn shape(message: &Message<'_>, options: &RequestOptions<'_>) -> Shape {
+    Shape {
+        header_len: message.header_len,
+        slot_data: message.slot_data,
+        out: Listed::of(message.data),
+        into: Listed::of(options.into),
+        real: options.into.first().is_some_and(|first| first.addr != 0),
+        force_read: options.force_read,
+        force_write: options.force_write,
     }
 }

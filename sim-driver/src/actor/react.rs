@@ -218,7 +218,7 @@ impl Actor {
         let why = match failure {
             Failure::PeerStatus(code) => Some(Refusal::ByPeer(code)),
             Failure::RefusedHere(code) => Some(Refusal::Here(code)),
-            Failure::TooLong { len, max } => Some(Refusal::TooLong(len, max)),
+            Failure::TooLong { len, max, .. } => Some(Refusal::TooLong(len, max)),
             Failure::Work(_) => Some(Refusal::Work),
             _ => None,
         };

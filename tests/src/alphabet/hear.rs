@@ -14,7 +14,7 @@ pub(super) fn judged(failure: Failure) -> (Outcome, Option<Refusal>) {
     match failure {
         Failure::PeerStatus(code) => (Outcome::Refused, Some(Refusal::ByPeer(code))),
         Failure::RefusedHere(code) => (Outcome::Refused, Some(Refusal::Here(code))),
-        Failure::TooLong { len, max } => (Outcome::Refused, Some(Refusal::TooLong(len, max))),
+        Failure::TooLong { len, max, .. } => (Outcome::Refused, Some(Refusal::TooLong(len, max))),
         Failure::Work(_) => (Outcome::Refused, Some(Refusal::Work)),
         Failure::NeverSent(_) => (Outcome::NeverSent, None),
         _ => (Outcome::Unknown, None),

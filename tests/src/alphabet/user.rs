@@ -359,9 +359,14 @@ impl World {
         if !rest.is_empty() {
             let len = rest.len();
             let addr = side.heap.put(rest);
-            // Beside what lies in the slot there is one piece, so that a device can gather both.
-            let pieces = if in_slot > 0 { 1 } else { shape.pieces };
-            data = cut(addr, len, pieces.into());
+            // Beside what lies in the slot, three are more than the device can gather.
+            let beside = 1 + shape.len as usize % 3;
+            let pieces = if in_slot > 0 {
+                beside
+            } else {
+                shape.pieces.into()
+            };
+            data = cut(addr, len, pieces);
             blocks.push(addr);
         }
         Some(Packed {

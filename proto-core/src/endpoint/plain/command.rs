@@ -20,8 +20,7 @@ impl<T: Trace> Hot<'_, T> {
         };
         let config = &self.g.config;
         let short = message.header_len == 0 || {
-            let peer_max = self.nexuses[n as usize].peer_header_max;
-            let max = if peer_max == 0 { u16::MAX } else { peer_max };
+            let max = self.nexuses[n as usize].peer_header_max;
             message.header_len <= config.header_max.min(max)
         };
         let row = self.slots.get(slot.0 as usize);
