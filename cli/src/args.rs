@@ -330,6 +330,9 @@ pub(crate) struct SimArgs {
     /// What connects the endpoints
     #[arg(long, value_enum, default_value_t = Dialect::Both)]
     pub(crate) dialect: Dialect,
+    /// Judge what each user hears of its endpoint by itself too, besides what all observe together
+    #[arg(long)]
+    pub(crate) watch: bool,
     /// Print every event of every seed, one a line
     #[arg(long)]
     pub(crate) trace: bool,

@@ -85,6 +85,7 @@ fn options(args: &SimArgs) -> Options {
             Dialect::Both => Dialects::Both,
         },
         endpoints: args.endpoints.map_or(0, usize::from),
+        watch: args.watch,
         ..Options::new(0)
     }
 }
@@ -137,6 +138,9 @@ fn command_for(args: &SimArgs, seed: u64) -> String {
     if let Some(endpoints) = args.endpoints {
         let _ = write!(command, " --endpoints {endpoints}");
     }
+    if args.watch {
+        command.push_str(" --watch");
+    }
     command.push_str(" --trace");
     command
 }
@@ -183,13 +187,16 @@ mod tests {
             "some",
             "--dialect",
             "tcp",
+            "--watch",
         ]);
         let text = failure(&asked, 4, &Outcome::Panicked("index out of bounds".into()));
         assert!(text.contains("panicked: index out of bounds"), "{text}");
         let again = text.lines().find_map(|line| line.split_once("again: "));
         let command = again.expect("a command").1;
         assert!(
-            command.ends_with(" sim --seed 4 --steps 7000 --faults some --dialect tcp --trace"),
+            command.ends_with(
+                " sim --seed 4 --steps 7000 --faults some --dialect tcp --watch --trace"
+            ),
             "{command}"
         );
         let words: Vec<&str> = command.split(' ').skip(2).collect();

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
@@ -96,8 +97,8 @@ pub(crate) fn step(ctx: &Ctx) -> Result<Outcome> {
     let tolerance = budget.tolerance(&rustc(ctx)?);
     let mut over = Vec::new();
     let mut counts = BTreeMap::new();
-    for scenario in &budget.scenarios {
-        let counted = count(ctx, scenario)?;
+    let all: Vec<&Scenario> = budget.scenarios.iter().collect();
+    for (scenario, counted) in all.iter().zip(count_all(ctx, &all)?) {
         let verdict = compare(scenario.instructions, counted, tolerance);
         println!("{}", line(scenario, counted, &verdict));
         if matches!(verdict, Verdict::Over(_)) {
@@ -138,13 +139,12 @@ pub(crate) fn run(ctx: &Ctx, args: &BudgetArgs) -> Result<()> {
         "another rustc: update all scenarios together"
     );
     let mut counts = BTreeMap::new();
-    for scenario in &budget.scenarios {
-        if args.only.is_empty() || args.only.contains(&scenario.name) {
-            let counted = count(ctx, scenario)?;
-            let verdict = compare(scenario.instructions, counted, budget.tolerance(&rustc));
-            println!("{}", line(scenario, counted, &verdict));
-            counts.insert(scenario.name.as_str(), counted);
-        }
+    let wanted = |scenario: &&Scenario| args.only.is_empty() || args.only.contains(&scenario.name);
+    let some: Vec<&Scenario> = budget.scenarios.iter().filter(wanted).collect();
+    for (scenario, counted) in some.iter().zip(count_all(ctx, &some)?) {
+        let verdict = compare(scenario.instructions, counted, budget.tolerance(&rustc));
+        println!("{}", line(scenario, counted, &verdict));
+        counts.insert(scenario.name.as_str(), counted);
     }
     print_ratios(&budget, &counts)?;
     if args.update {
@@ -189,8 +189,39 @@ fn rustc(ctx: &Ctx) -> Result<String> {
         .join(" "))
 }
 
-/// Builds a scenario's program and counts its instructions.
-fn count(ctx: &Ctx, scenario: &Scenario) -> Result<u64> {
+/// Builds the programs of scenarios and counts their instructions: several at once, which their
+/// counts do not depend on.
+fn count_all(ctx: &Ctx, scenarios: &[&Scenario]) -> Result<Vec<u64>> {
+    let mut programs = Vec::new();
+    for scenario in scenarios {
+        programs.push(build(ctx, scenario)?);
+    }
+    let next = AtomicUsize::new(0);
+    let count = || -> Result<Vec<(usize, u64)>> {
+        let mut counted = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(scenario) = scenarios.get(at) else {
+                return Ok(counted);
+            };
+            counted.push((at, count(ctx, scenario, &programs[at])?));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut counts = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(count)).collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            all.extend(thread.join().expect("it does not panic")?);
+        }
+        anyhow::Ok(all)
+    })?;
+    counts.sort_unstable();
+    Ok(counts.into_iter().map(|(_, counted)| counted).collect())
+}
+
+/// Builds a scenario's program and says where it is.
+fn build(ctx: &Ctx, scenario: &Scenario) -> Result<PathBuf> {
     let [kind, name] = &scenario.target;
     ctx.cargo([
         "build",
@@ -212,6 +243,11 @@ fn count(ctx: &Ctx, scenario: &Scenario) -> Result<u64> {
         ),
     }
     program.push(name);
+    Ok(program)
+}
+
+/// Counts the instructions of a scenario's program.
+fn count(ctx: &Ctx, scenario: &Scenario, program: &Path) -> Result<u64> {
     let out = out_file(ctx, &scenario.name);
     let mut cmd = ctx.cmd("valgrind", ["--quiet", "--tool=callgrind"]);
     cmd = cmd.arg(format!("--callgrind-out-file={}", out.display()));
@@ -220,7 +256,7 @@ fn count(ctx: &Ctx, scenario: &Scenario) -> Result<u64> {
     }
     // The environment lies on the program's stack and its length shifts the count a little.
     let output = cmd
-        .arg(&program)
+        .arg(program)
         .args(&scenario.args)
         .only_envs(&["PATH"])
         .finish()?;

@@ -41,7 +41,7 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
             .run()?;
         // What it says where there is no device; the rest is in the machine.
         of(command, "test")
-            .args(["--features", feature, "--", "devices"])
+            .args(["--features", feature, "--test", "cli", "--", "devices"])
             .run()?;
     }
     Ok(Outcome::passed())
