@@ -8,7 +8,8 @@ use proptest::strategy::Union;
 use proptest::test_runner::{Config as Runner, RngAlgorithm, TestError, TestRng, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use xio_proto::Config;
-use xio_tests::alphabet::{Act, CONFIG, Dial, Kind, Lie, Op, Shape, Wants, World};
+use xio_sim::FaultLevel;
+use xio_tests::alphabet::{Act, CONFIG, Dial, Kind, Lie, Op, Road, Shape, Wants, World};
 use xio_tests::hostile::Choices;
 
 /// What users of one side may have to do, at most: what came of commands is not known here, so that
@@ -411,6 +412,60 @@ fn any_bytes_are_operations_and_messages_come_through() {
         delivered += world.delivered();
     }
     assert!(delivered > 400, "only {delivered} messages came through");
+}
+
+/// A READ that waits for its connection to come up, at another portal than it was meant for, is one
+/// of the transport connection that it is posted on.
+#[test]
+fn direct_reads_are_counted_where_they_are_posted() {
+    let mut world = World::default();
+    let own = Dial {
+        own: true,
+        again: false,
+    };
+    let steps = [
+        Op::at(1, Act::Listen),
+        Op::at(0, Act::Connect(own)),
+        Op::at(0, Act::Run(64)),
+        Op::at(1, Act::Accept(0, false)),
+        Op::at(1, Act::Register),
+        Op::at(0, Act::Run(64)),
+        Op::at(0, Act::Connect(own)),
+        Op::at(0, Act::Run(64)),
+        Op::at(0, Act::Direct(1, false, 10)),
+        Op::at(1, Act::Accept(0, true)),
+        Op::at(0, Act::Run(64)),
+        Op::at(0, Act::Run(64)),
+    ];
+    for op in steps {
+        world.step(op);
+    }
+    world.finish();
+}
+
+/// The same operations in worlds of the simulator, with their faults, over a fabric and sockets.
+#[test]
+fn the_same_users_in_simulated_worlds() {
+    let roads = [Road::Rdma, Road::Tcp];
+    let levels = [FaultLevel::None, FaultLevel::Some, FaultLevel::All];
+    let mut delivered = [0; 2];
+    for seed in 1..=5 * u64::from(cases()) {
+        let (road, faults) = ((seed % 2) as usize, levels[(seed % 3) as usize]);
+        let bytes = some_bytes(seed, 1500);
+        let mut choices = Choices::new(&bytes);
+        let mut world = World::simulated(seed, faults, roads[road]);
+        world.open();
+        for _ in 0..400 {
+            if choices.is_empty() {
+                break;
+            }
+            world.step(Op::read(&mut choices));
+        }
+        world.finish();
+        delivered[road] += world.delivered();
+    }
+    let least = u64::from(cases());
+    assert!(delivered.iter().all(|&came| came > least), "{delivered:?}");
 }
 
 fn some_bytes(seed: u64, len: usize) -> Vec<u8> {

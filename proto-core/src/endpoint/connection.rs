@@ -650,7 +650,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Requests that were never posted come back at the peer's FIN; queued answers stay.
-    fn flush_queued_requests(&mut self, c: u32, reason: Reason) {
+    pub(super) fn flush_queued_requests(&mut self, c: u32, reason: Reason) {
         let mut t = self.connection(c).req_head;
         while t != NONE {
             let next = self.task(t).queue_next;

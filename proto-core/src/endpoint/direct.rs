@@ -153,6 +153,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let (remote, rkey) = (row.remote_addr + posted, row.remote_key);
         row.transfer.posted += len;
         row.work += 1;
+        // It may have been taken for the transport connection of an earlier life.
+        row.nexus = n;
         let last = row.transfer.posted == row.transfer.total;
         let kind = if read {
             WorkKind::Read

@@ -208,6 +208,27 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         header_len <= row.peer_header_max && copied <= inline_max && head + copied <= row.frame_max
     }
 
+    /// What bounds a request on this side, of a connection that is being made anew.
+    fn way_to_anybody(&mut self, c: u32) -> Option<Way> {
+        let transport = self.retry(c)?.transport;
+        let limits = self.transport(transport).limits;
+        let config = &self.g.config;
+        let any = u64::from(u16::MAX);
+        Some(Way {
+            framing: match limits.dialect {
+                Dialect::Rdma => Framing::Rdma,
+                Dialect::Tcp => Framing::TcpSingle,
+            },
+            frame_max: config.buffer_size.into(),
+            inline_max: config.inline_data_max.into(),
+            gather_max: limits.max_sge.into(),
+            out_sges: any,
+            into_sges: any,
+            peer_header: any,
+            header_max: config.header_max.into(),
+        })
+    }
+
     /// How a request's data and its answer's travel.
     pub(super) fn request_mode(&mut self, n: u32, t: u32) -> Result<RequestMode, Misfit> {
         let task = self.task(t);
@@ -224,8 +245,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     /// Refuses what no frame could carry, as far as the peer is known.
     pub(super) fn check_request(&mut self, c: u32, shape: &Shape) -> Result<(), Misfit> {
         let n = self.connection(c).nexus;
+        if n == NONE {
+            let way = self.way_to_anybody(c);
+            return way.map_or(Ok(()), |way| way.request_mode(shape).map(drop));
+        }
         let lists = shape.out.count + shape.into.count > 0;
-        if n == NONE || (!lists && self.is_short(n, shape.header_len, shape.slot_data)) {
+        if !lists && self.is_short(n, shape.header_len, shape.slot_data) {
             return Ok(());
         }
         self.way(n).request_mode(shape).map(drop)

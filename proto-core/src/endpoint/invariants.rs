@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use super::hot::FRAME;
-use crate::entries::{Connection, Ending, Nexus, SlotUse, TaskFlags};
+use crate::entries::{Connection, Ending, Nexus, SlotUse, TaskFlags, WorkKind};
 use crate::ids::NONE;
 use crate::state::connection::State as ConnectionState;
 use crate::state::nexus::State as NexusState;
@@ -280,7 +280,7 @@ fn check_nexus(view: &View<'_>, n: u32) {
 
 fn check_send_queue(view: &View<'_>, n: u32) {
     let nexus = &view.nexuses[n as usize];
-    let (mut used, mut bytes) = (0, 0);
+    let (mut used, mut bytes, mut reads) = (0, 0, 0);
     let next = |at: u32| match at & FRAME {
         0 => view.work[at as usize].next_free,
         _ => view.tasks[(at ^ FRAME) as usize].sq_next,
@@ -288,6 +288,7 @@ fn check_send_queue(view: &View<'_>, n: u32) {
     for at in chain(nexus.sq_head, next, view.work.len() + view.tasks.len()) {
         let (here, len) = if at & FRAME == 0 {
             let work = &view.work[at as usize];
+            reads += u32::from(work.kind == WorkKind::Read);
             (work.live && work.nexus == n, work.bytes)
         } else {
             let task = &view.tasks[(at ^ FRAME) as usize];
@@ -299,6 +300,7 @@ fn check_send_queue(view: &View<'_>, n: u32) {
         bytes += len;
     }
     assert_eq!(used, u32::from(nexus.sq_used), "send queue of nexus {n}");
+    assert_eq!(reads, u32::from(nexus.reads_used), "READs of nexus {n}");
     assert_eq!(
         bytes, nexus.sq_bytes,
         "bytes on the send queue of nexus {n}"

@@ -87,8 +87,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
     }
 
-    /// A work request of a message is done.
-    pub(crate) fn work_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
+    /// A work request of a message is done, on the send queue of this nexus.
+    pub(crate) fn work_done(
+        &mut self,
+        n: u32,
+        t: u32,
+        kind: WorkKind,
+        bytes: u64,
+        status: WorkStatus,
+    ) {
+        if kind == WorkKind::Read {
+            self.nexus(n).reads_used -= 1;
+            self.mark_ready(n);
+        }
         let row = self.task(t);
         row.work -= 1;
         if row

@@ -471,11 +471,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A READ or WRITE is done.
     pub(crate) fn rdma_done(&mut self, t: u32, kind: WorkKind, bytes: u64, status: WorkStatus) {
-        let n = self.task(t).nexus;
-        if kind == WorkKind::Read && n != NONE {
-            self.nexus(n).reads_used -= 1;
-            self.mark_ready(n);
-        }
         if self.task(t).direct != Direct::No {
             self.direct_done(t, bytes, status);
             return;

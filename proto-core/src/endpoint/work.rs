@@ -408,7 +408,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.wake_slot_waiters();
         if t != NONE {
-            self.work_done(t, kind, bytes, status);
+            self.work_done(n, t, kind, bytes, status);
         }
         if c != NONE {
             self.connection(c).control_work -= 1;
@@ -531,6 +531,15 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             (false, true, _) | (true, true, true) => return Pick::Response(rsp),
             (false, false, _) => {}
         }
+        let row = self.connection(c);
+        let req = if req != NONE && !waits && row.state == ConnectionState::Closing {
+            // The credits that they lack went with the peer's FIN.
+            let reason = row.reason;
+            self.flush_queued_requests(c, reason);
+            NONE
+        } else {
+            req
+        };
         // FIN follows what was queued before it: answers, and then requests.
         let row = self.connection(c);
         if row.frames.contains(Frames::FIN_RSP) && rsp == NONE {

@@ -27,6 +27,8 @@ struct Line {
     session: Option<SessionId>,
     /// Its user asked for it to be made anew when it is lost.
     again: bool,
+    /// Its user has said that it is to end.
+    ends: bool,
     /// Messages whose outcome is to come.
     due: u32,
     /// Messages with an outcome, whose buffers are to come back.
@@ -87,6 +89,8 @@ enum Command {
         session: SessionId,
         silent: bool,
     },
+    /// `close` and `abort`.
+    End(ConnectionId),
     /// `reject` and `redirect`.
     Turn(SessionId),
     Send {
@@ -140,8 +144,6 @@ fn put<T>(rows: &mut Vec<Option<T>>, index: usize, row: T) {
 impl Watch {
     /// More breaches than this are not kept.
     const BREACHES_MAX: usize = 20;
-    /// When messages come: also to a client that closed while its server said yes.
-    const COMES: [Stage; 2] = [Stage::Up, Stage::Failed];
 
     /// Of an endpoint on which nothing has happened.
     pub fn new() -> Self {
@@ -228,6 +230,9 @@ impl Watch {
             Input::Provide { task, .. } => Command::Provide(task),
             Input::Refuse { task, .. } => Command::Refuse(task),
             Input::Release { task } => Command::Release(task),
+            Input::Close { connection, .. } | Input::Abort { connection, .. } => {
+                Command::End(connection)
+            }
             Input::Stop { .. } => Command::Stop,
             _ => Command::Other,
         };
@@ -238,6 +243,7 @@ impl Watch {
         match (core::mem::take(&mut self.command), applied) {
             (_, Applied::Event(Some(event))) => self.heard(event),
             (Command::Open { user, again }, &Applied::Connection(Ok(id))) => {
+                self.asked_for(id);
                 self.open(id, user, again, None);
             }
             (
@@ -250,6 +256,7 @@ impl Watch {
             ) => {
                 self.answered(session);
                 if !silent {
+                    self.asked_for(id);
                     self.open(id, user, false, Some(session));
                 }
             }
@@ -263,6 +270,11 @@ impl Watch {
                 &Applied::Task(Ok(id)),
             ) => self.sent(connection, id, user, role),
             (Command::Stop, _) => self.stopping = true,
+            (Command::End(id), Applied::Command(Ok(()))) => {
+                if let Some(line) = self.line(id) {
+                    line.ends = true;
+                }
+            }
             (command, Applied::Command(Ok(()))) => self.done(command),
             _ => {}
         }
@@ -281,13 +293,18 @@ impl Watch {
         }
     }
 
+    /// A connection that the user wanted. One that comes by HELLO may have come before the user said
+    /// stop, and be heard of afterwards.
+    fn asked_for(&mut self, id: ConnectionId) {
+        if self.stopping {
+            self.breach(Check::Sense, format!("{id:?} while the endpoint stops"));
+        }
+    }
+
     fn open(&mut self, id: ConnectionId, user: u64, again: bool, session: Option<SessionId>) {
         let before = self.lines.get(id.index()).copied().flatten();
         if let Some(before) = before.filter(|line| line.stage != Stage::Over) {
             self.breach(Check::Sense, format!("{id:?} has the place of {before:?}"));
-        }
-        if self.stopping {
-            self.breach(Check::Sense, format!("{id:?} while the endpoint stops"));
         }
         let line = Line {
             id,
@@ -295,6 +312,7 @@ impl Watch {
             stage: Stage::Opening,
             session,
             again,
+            ends: false,
             due: 0,
             lent: 0,
         };
@@ -529,6 +547,15 @@ impl Watch {
         });
     }
 
+    /// A message comes: while the connection is up, or to a client that closed while its server said
+    /// yes, be it to a connection that was lost.
+    fn comes(&mut self, event: &Event, id: ConnectionId, user: u64) {
+        let stages = [Stage::Up, Stage::Failed, Stage::Lost];
+        let ends = self.line(id).is_some_and(|line| line.ends);
+        let stages = &stages[..if ends { 3 } else { 2 }];
+        self.moves(event, id, user, stages, None);
+    }
+
     fn closed(&mut self, event: &Event, id: ConnectionId, user: u64) {
         let open = [Stage::Opening, Stage::Up, Stage::Lost, Stage::Failed];
         self.moves(event, id, user, &open, Some(Stage::Over));
@@ -583,7 +610,7 @@ impl Watch {
                 task,
                 ..
             } => {
-                self.moves(event, connection, user, &Self::COMES, None);
+                self.comes(event, connection, user);
                 self.arrived(task, connection, Step::Held);
             }
             Event::PayloadWaiting {
@@ -592,7 +619,7 @@ impl Watch {
                 task,
                 ..
             } => {
-                self.moves(event, connection, user, &Self::COMES, None);
+                self.comes(event, connection, user);
                 // The answer to an own request may wait, too.
                 let own = self.task(task).is_some_and(|t| t.step == Step::Due);
                 if !own {
@@ -604,7 +631,7 @@ impl Watch {
                 user,
                 task,
             } => {
-                self.moves(event, connection, user, &Self::COMES, None);
+                self.comes(event, connection, user);
                 if self.task(task).is_none_or(|t| t.step != Step::Held) {
                     self.breach(Check::Sense, format!("{event:?}, which is not in hand"));
                 }

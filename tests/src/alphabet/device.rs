@@ -3,7 +3,7 @@
 use xio_proto::wire::Framing;
 use xio_proto::{
     Applied, Bytes, CmEvent, CmKind, Completion, ConnectRequest, Control, Input, ListenerId,
-    NexusId, PrivateData, Segment, SegmentSpan, Slots, Work, WorkStatus, WrId,
+    NexusId, PrivateData, Segment, SegmentSpan, SlotId, Slots, Work, WorkStatus, WrId,
 };
 
 use super::side::{Job, Pair, Posted, Side, TRANSPORT, Told, address, remember};
@@ -14,7 +14,7 @@ impl World {
     /// One action of the communication manager; false when there is none.
     pub(super) fn control(&mut self, i: usize) -> bool {
         let transport = TRANSPORT;
-        let polled = self.sides[i].apply(&Input::PollControl { transport });
+        let polled = self.net.sides[i].apply(&Input::PollControl { transport });
         let Applied::Control(Some(control)) = polled else {
             return false;
         };
@@ -23,7 +23,7 @@ impl World {
     }
 
     fn carry_out(&mut self, i: usize, control: Control) {
-        let side = &mut self.sides[i];
+        let side = &mut self.net.sides[i];
         match control {
             Control::ResolveAddress { nexus, .. } => {
                 side.pairs[nexus.index()] = Pair {
@@ -43,7 +43,7 @@ impl World {
                     from: nexus,
                     private,
                 };
-                self.sides[1 - i].told.push_back(asked);
+                self.net.sides[1 - i].told.push_back(asked);
             }
             Control::Accept { nexus, params } => {
                 let private = params.private.as_slice().to_vec();
@@ -52,7 +52,7 @@ impl World {
             Control::Reject { nexus, private, .. } => {
                 if let Some(peer) = self.other_end(i, nexus) {
                     let private = private.as_slice().to_vec();
-                    self.sides[1 - i]
+                    self.net.sides[1 - i]
                         .told
                         .push_back(Told::Rejected(peer, private));
                 }
@@ -61,8 +61,8 @@ impl World {
             Control::Drain { nexus } => side.flush(nexus.index()),
             Control::Destroy { nexus } => self.destroy(i, nexus),
             Control::Register { region, .. } => {
-                self.keys += 1;
-                let key = 0x1000 + self.keys;
+                self.net.keys += 1;
+                let key = 0x1000 + self.net.keys;
                 side.keys.insert(key, region);
                 side.told.push_back(Told::Region(region, key));
             }
@@ -76,34 +76,34 @@ impl World {
 
     /// The other side's name for the other end.
     fn other_end(&self, i: usize, nexus: NexusId) -> Option<NexusId> {
-        let peer = self.sides[i].pairs[nexus.index()].peer?;
-        self.sides[1 - i].pairs[peer].id
+        let peer = self.net.sides[i].pairs[nexus.index()].peer?;
+        self.net.sides[1 - i].pairs[peer].id
     }
 
     fn accepted(&mut self, i: usize, nexus: NexusId, private: Vec<u8>) {
         let Some(peer) = self.other_end(i, nexus) else {
             // Who asked is gone.
             let gone = Told::Kind(nexus, CmKind::ConnectError);
-            return self.sides[i].told.push_back(gone);
+            return self.net.sides[i].told.push_back(gone);
         };
         let here = Told::Kind(nexus, CmKind::Established);
         for (side, id, told) in [
             (i, nexus, here),
             (1 - i, peer, Told::Accepted(peer, private)),
         ] {
-            self.sides[side].pairs[id.index()].connected = true;
-            self.sides[side].told.push_back(told);
+            self.net.sides[side].pairs[id.index()].connected = true;
+            self.net.sides[side].told.push_back(told);
         }
     }
 
     pub(super) fn disconnect(&mut self, i: usize, p: usize) {
-        let pair = &mut self.sides[i].pairs[p];
+        let pair = &mut self.net.sides[i].pairs[p];
         let was = std::mem::take(&mut pair.connected);
         let (id, peer) = (pair.id, pair.peer.take());
         if let Some(id) = id.filter(|_| was) {
             let told = Told::Kind(id, CmKind::Disconnected);
-            self.sides[i].told.push_back(told);
-            self.sides[i].flush(p);
+            self.net.sides[i].told.push_back(told);
+            self.net.sides[i].flush(p);
         }
         if let Some(peer) = peer {
             self.lost(1 - i, peer);
@@ -112,17 +112,17 @@ impl World {
 
     /// The other end of a queue pair is gone, and this one is told.
     pub(super) fn lost(&mut self, j: usize, p: usize) {
-        let pair = &mut self.sides[j].pairs[p];
+        let pair = &mut self.net.sides[j].pairs[p];
         pair.peer = None;
         if let Some(id) = pair.id.filter(|_| std::mem::take(&mut pair.connected)) {
             let told = Told::Kind(id, CmKind::Disconnected);
-            self.sides[j].told.push_back(told);
+            self.net.sides[j].told.push_back(told);
         }
     }
 
     fn destroy(&mut self, i: usize, nexus: NexusId) {
         self.disconnect(i, nexus.index());
-        let side = &mut self.sides[i];
+        let side = &mut self.net.sides[i];
         side.pairs[nexus.index()] = Pair::default();
         // What is told of it stays in the library.
         side.told.retain(|told| match told {
@@ -131,14 +131,14 @@ impl World {
             }
             _ => true,
         });
-        let now = self.now;
+        let now = self.net.now;
         side.apply(&Input::Destroyed { now, nexus });
     }
 
     /// One work request; false when there is none.
     pub(super) fn work(&mut self, i: usize) -> bool {
         let transport = TRANSPORT;
-        let polled = self.sides[i].apply(&Input::PollWork { transport });
+        let polled = self.net.sides[i].apply(&Input::PollWork { transport });
         let Applied::Work(Some(work)) = polled else {
             return false;
         };
@@ -148,10 +148,10 @@ impl World {
             | Work::Read { wr, .. }
             | Work::Write { wr, .. } => wr,
         };
-        let side = &mut self.sides[i];
+        let side = &mut self.net.sides[i];
         remember(&mut side.works, wr);
         if std::mem::take(&mut side.unpostable) {
-            let (now, error) = (self.now, 12);
+            let (now, error) = (self.net.now, 12);
             side.apply(&Input::PostFailed { now, wr, error });
         } else {
             side.post(&work);
@@ -259,7 +259,7 @@ impl Side {
 impl World {
     /// A device does the oldest work request of a queue pair; false when it has none.
     pub(super) fn device(&mut self, i: usize, p: usize) -> bool {
-        let side = &mut self.sides[i];
+        let side = &mut self.net.sides[i];
         let pair = &mut side.pairs[p];
         if pair.sends.is_empty() {
             return false;
@@ -273,18 +273,19 @@ impl World {
         };
         let Posted { wr, signaled, job } = posted;
         let there = pair.peer.filter(|&q| {
-            let peer = &self.sides[1 - i].pairs[q];
+            let peer = &self.net.sides[1 - i].pairs[q];
             peer.connected && !peer.broken
         });
         let status = match (there, job) {
             (None, _) => WorkStatus::RetryExceeded,
             (Some(q), Job::Frame { parts, data }) => {
-                let side = &self.sides[i];
+                let side = &self.net.sides[i];
                 let sent = side
                     .heap
                     .gather(&data)
                     .expect("memory of a message is there");
-                let frame = [side.span(parts[0]), side.span(parts[1]), &sent].concat();
+                let [head, tail] = parts.map(|part| part.of(side.slab.slot(SlotId(part.slot))));
+                let frame = [head, tail, &sent].concat();
                 self.arrive(1 - i, q, &frame);
                 WorkStatus::Success
             }
@@ -305,13 +306,13 @@ impl World {
                 },
             ) => self.write(i, &local, remote, rkey),
         };
-        self.sides[i].complete_send(p, wr, status, signaled);
+        self.net.sides[i].complete_send(p, wr, status, signaled);
         true
     }
 
     /// A frame reaches a receive.
     fn arrive(&mut self, j: usize, q: usize, frame: &[u8]) {
-        let side = &mut self.sides[j];
+        let side = &mut self.net.sides[j];
         let receive = side.pairs[q].receives.pop_front();
         let (wr, slot) = receive.expect("receiver not ready: a frame came without a receive");
         side.slab.slot_mut(slot)[..frame.len()].copy_from_slice(frame);
@@ -325,7 +326,7 @@ impl World {
     /// Whether a peer may touch memory with that key. Keys of messages never end before their
     /// memory does; those of regions may.
     fn allows(&self, i: usize, rkey: u32) -> bool {
-        rkey < 0x1000 || self.sides[1 - i].keys.contains_key(&rkey)
+        rkey < 0x1000 || self.net.sides[1 - i].keys.contains_key(&rkey)
     }
 
     fn read(&mut self, i: usize, local: &[Segment], remote: u64, rkey: u32) -> WorkStatus {
@@ -333,9 +334,9 @@ impl World {
             return WorkStatus::RemoteAccess;
         }
         let len = local.iter().map(|s| s.len as usize).sum();
-        let bytes = self.sides[1 - i].heap.bytes(remote, len);
+        let bytes = self.net.sides[1 - i].heap.bytes(remote, len);
         let bytes = bytes.expect("what is READ is the peer's").to_vec();
-        let done = self.sides[i].heap.scatter(local, &bytes);
+        let done = self.net.sides[i].heap.scatter(local, &bytes);
         done.expect("what is READ into is the device's");
         WorkStatus::Success
     }
@@ -344,9 +345,9 @@ impl World {
         if !self.allows(i, rkey) {
             return WorkStatus::RemoteAccess;
         }
-        let bytes = self.sides[i].heap.gather(local);
+        let bytes = self.net.sides[i].heap.gather(local);
         let bytes = bytes.expect("what is written is the device's");
-        let to = self.sides[1 - i].heap.bytes_mut(remote, bytes.len());
+        let to = self.net.sides[1 - i].heap.bytes_mut(remote, bytes.len());
         to.expect("what is written to is the peer's")
             .copy_from_slice(&bytes);
         WorkStatus::Success
@@ -354,11 +355,11 @@ impl World {
 
     /// The oldest completion of a queue pair is told; false when there is none.
     pub(super) fn complete(&mut self, i: usize, p: usize) -> bool {
-        let Some(completion) = self.sides[i].pairs[p].done.pop_front() else {
+        let Some(completion) = self.net.sides[i].pairs[p].done.pop_front() else {
             return false;
         };
-        let (now, frame) = (self.now, Bytes(&[]));
-        self.sides[i].apply(&Input::Completion {
+        let (now, frame) = (self.net.now, Bytes(&[]));
+        self.net.sides[i].apply(&Input::Completion {
             now,
             completion,
             frame,
@@ -368,8 +369,8 @@ impl World {
 
     /// The oldest event of the communication manager is told; false when there is none.
     pub(super) fn tell(&mut self, i: usize) -> bool {
-        let now = self.now;
-        let Some(told) = self.sides[i].told.pop_front() else {
+        let now = self.net.now;
+        let Some(told) = self.net.sides[i].told.pop_front() else {
             return false;
         };
         match told {
@@ -380,14 +381,14 @@ impl World {
             Told::Rejected(nexus, private) => self.cm(i, nexus, CmKind::Rejected, 0, &private),
             Told::Made(nexus) => {
                 let made = Ok(());
-                self.sides[i].apply(&Input::QueuePair { now, nexus, made });
+                self.net.sides[i].apply(&Input::QueuePair { now, nexus, made });
             }
             Told::Region(region, key) => {
                 let keys = Ok((1, key));
-                self.sides[i].apply(&Input::Region { now, region, keys });
+                self.net.sides[i].apply(&Input::Region { now, region, keys });
             }
             Told::Revoked(region) => {
-                self.sides[i].apply(&Input::RegionRevoked { now, region });
+                self.net.sides[i].apply(&Input::RegionRevoked { now, region });
             }
             Told::Asked { from, private } => self.asked(i, from, &private),
         }
@@ -399,13 +400,13 @@ impl World {
             private: data,
             ..CmEvent::failed(kind, status)
         };
-        let now = self.now;
-        self.sides[i].apply(&Input::Cm { now, nexus, event });
+        let now = self.net.now;
+        self.net.sides[i].apply(&Input::Cm { now, nexus, event });
     }
 
     fn asked(&mut self, i: usize, from: NexusId, private: &[u8]) {
-        let (now, transport) = (self.now, TRANSPORT);
-        let listener = self.sides[i].user.listener;
+        let (now, transport) = (self.net.now, TRANSPORT);
+        let listener = self.users[i].listener;
         let request = ConnectRequest {
             listener: listener.unwrap_or_else(|| ListenerId::new(0, u32::MAX)),
             peer: address(1 - i),
@@ -413,28 +414,28 @@ impl World {
             framing: Framing::Rdma,
             private,
         };
-        let taken = self.sides[i].apply(&Input::ConnectRequest {
+        let taken = self.net.sides[i].apply(&Input::ConnectRequest {
             now,
             transport,
             request,
         });
-        let there = self.sides[1 - i].pair(from).is_some();
+        let there = self.net.sides[1 - i].pair(from).is_some();
         match taken {
             Applied::Nexus(Ok(nexus)) => {
-                self.sides[i].pairs[nexus.index()] = Pair {
+                self.net.sides[i].pairs[nexus.index()] = Pair {
                     id: Some(nexus),
                     // Who asked may be gone.
                     peer: there.then_some(from.index()),
                     ..Pair::default()
                 };
-                if let Some(pair) = self.sides[1 - i].pair(from) {
+                if let Some(pair) = self.net.sides[1 - i].pair(from) {
                     pair.peer = Some(nexus.index());
                 }
             }
             Applied::Nexus(Err(reason)) if there => {
                 let private = PrivateData::refusal(reason).as_slice().to_vec();
                 let told = Told::Rejected(from, private);
-                self.sides[1 - i].told.push_back(told);
+                self.net.sides[1 - i].told.push_back(told);
             }
             Applied::Nexus(Err(_)) => {}
             other => unreachable!("{other:?}"),

@@ -1,10 +1,9 @@
 //! What users hear, and what of it is a fact for the checkers.
 
-use xio_proto::{
-    Applied, ConnectionId, Data, Event, Failure, Input, Receipt, SessionId, Span, TaskId,
-};
+use xio_proto::{ConnectionId, Data, Event, Failure, Receipt, SessionId, Span, TaskId};
 use xio_sim::check::{Class, Digest, Fact, Outcome, Refusal};
 
+use super::net::Net;
 use super::side::{Held, Hold, Line, Wait, remember};
 use super::user::pattern;
 use super::world::World;
@@ -21,24 +20,24 @@ pub(super) fn judged(failure: Failure) -> (Outcome, Option<Refusal>) {
     }
 }
 
-impl World {
+impl<N: Net> World<N> {
     /// One event is heard; false when there is none.
     pub(super) fn hear(&mut self, i: usize) -> bool {
-        let Applied::Event(Some(event)) = self.sides[i].apply(&Input::PollEvent {}) else {
+        let Some(event) = self.net.event(i) else {
             return false;
         };
         match event {
             Event::SessionRequest {
                 session, private, ..
             } => {
-                let said = self.sides[i].span(private);
+                let said = self.net.span(i, private);
                 let number = said.try_into().expect("the number of a connection");
-                let user = &mut self.sides[i].user;
+                let user = &mut self.users[i];
                 user.asked.push((session, u32::from_le_bytes(number)));
                 user.sessions.push(session);
             }
             Event::SessionClosed { session, .. } => {
-                let user = &mut self.sides[i].user;
+                let user = &mut self.users[i];
                 user.asked.retain(|(known, _)| *known != session);
                 user.sessions.retain(|known| *known != session);
                 remember(&mut user.old_sessions, session);
@@ -49,22 +48,19 @@ impl World {
             | Event::Reconnected { .. }
             | Event::Closed { .. } => self.connection_event(i, &event),
             Event::RegionReady { region, rkey, .. } => {
-                let regions = &mut self.sides[i].user.regions;
+                let regions = &mut self.users[i].regions;
                 if let Some(known) = regions.iter_mut().find(|known| known.id == region) {
                     known.rkey = Some(rkey);
                 }
             }
             Event::RegionFailed { region, .. } | Event::RegionRevoked { region, .. } => {
-                let side = &mut self.sides[i];
-                let place = side.user.regions.iter().position(|r| r.id == region);
-                let region = side
-                    .user
-                    .regions
-                    .remove(place.expect("a region of the user's"));
-                side.heap.free(region.addr);
+                let regions = &mut self.users[i].regions;
+                let place = regions.iter().position(|r| r.id == region);
+                let region = regions.remove(place.expect("a region of the user's"));
+                self.net.free(i, region.addr);
             }
             Event::ListenFailed { listener, .. } | Event::ListenerLost { listener, .. } => {
-                let user = &mut self.sides[i].user;
+                let user = &mut self.users[i];
                 user.listener = user.listener.filter(|known| *known != listener);
             }
             _ => self.message_event(i, &event),
@@ -73,17 +69,13 @@ impl World {
     }
 
     fn fact(&mut self, fact: Fact) {
-        let at = self.now.as_nanos();
+        let at = self.net.at();
         self.ledger.take(at, fact);
     }
 
     /// The connection's place in what its user knows; one that came by HELLO is new.
     fn line_of(&mut self, i: usize, id: ConnectionId) -> usize {
-        let known = self.sides[i]
-            .user
-            .lines
-            .iter()
-            .position(|line| line.id == id);
+        let known = self.users[i].lines.iter().position(|line| line.id == id);
         known.unwrap_or_else(|| {
             let line = Line {
                 id,
@@ -92,8 +84,8 @@ impl World {
                 up: false,
                 over: false,
             };
-            self.sides[i].user.lines.push(line);
-            self.sides[i].user.lines.len() - 1
+            self.users[i].lines.push(line);
+            self.users[i].lines.len() - 1
         })
     }
 
@@ -102,7 +94,7 @@ impl World {
         let at = self.line_of(i, id);
         if let Some(side) = side {
             self.fact(Fact::Opened { side });
-            let line = &mut self.sides[i].user.lines[at];
+            let line = &mut self.users[i].lines[at];
             (line.side, line.life) = (Some(side), self.ledger.life(side));
         }
     }
@@ -135,7 +127,7 @@ impl World {
             _ => return,
         };
         let at = self.line_of(i, connection);
-        let line = &mut self.sides[i].user.lines[at];
+        let line = &mut self.users[i].lines[at];
         line.up = matches!(event, Event::Established { .. } | Event::Reconnected { .. });
         line.over = matches!(event, Event::Closed { .. });
         if let Some(side) = line.side {
@@ -150,7 +142,7 @@ impl World {
                 _ => {}
             }
         }
-        let user = &mut self.sides[i].user;
+        let user = &mut self.users[i];
         if !user.lines[at].up {
             user.waiting.retain(|wait| wait.line != at);
         }
@@ -164,7 +156,7 @@ impl World {
     }
 
     fn knows_session(&mut self, i: usize, session: SessionId) {
-        let sessions = &mut self.sides[i].user.sessions;
+        let sessions = &mut self.users[i].sessions;
         if !sessions.contains(&session) {
             sessions.push(session);
         }
@@ -183,7 +175,7 @@ impl World {
                 let (line, number) = self.came(i, connection, task, header, data);
                 let hold = Hold::Request { number, room };
                 let line = Some(line);
-                self.sides[i].user.held.push(Held { task, line, hold });
+                self.users[i].held.push(Held { task, line, hold });
             }
             Event::OneWay {
                 connection,
@@ -194,7 +186,7 @@ impl World {
             } => {
                 let (line, number) = self.came(i, connection, task, header, data);
                 let (line, hold) = (Some(line), Hold::OneWay { number });
-                self.sides[i].user.held.push(Held { task, line, hold });
+                self.users[i].held.push(Held { task, line, hold });
             }
             Event::PayloadWaiting {
                 connection,
@@ -203,8 +195,8 @@ impl World {
                 len,
                 ..
             } => self.waits(i, connection, task, header, len),
-            Event::BuffersReturned { task, user } => match self.sides[i].user.given.remove(&task) {
-                Some(addr) => self.sides[i].heap.free(addr),
+            Event::BuffersReturned { task, user } => match self.users[i].given.remove(&task) {
+                Some(addr) => self.net.free(i, addr),
                 None => {
                     let message = user - 1;
                     self.fact(Fact::Returned { message });
@@ -227,7 +219,7 @@ impl World {
             } => {
                 self.answered(i, user - 1, header, data);
                 let (line, hold) = (None, Hold::Other);
-                self.sides[i].user.held.push(Held { task, line, hold });
+                self.users[i].held.push(Held { task, line, hold });
                 (task, user - 1, Outcome::Answered, buffers_returned)
             }
             Event::Delivered {
@@ -281,22 +273,21 @@ impl World {
     }
 
     fn ended(&mut self, i: usize, task: TaskId, message: u64, outcome: Outcome, returned: bool) {
-        let clock = self.now.as_nanos();
+        let clock = self.net.at();
         self.fact(Fact::Ended {
             message,
             outcome,
             returned,
             clock,
         });
-        let side = &mut self.sides[i];
-        side.user.due.retain(|due| *due != message);
-        side.user.waiting.retain(|wait| wait.own != Some(message));
+        let user = &mut self.users[i];
+        user.due.retain(|due| *due != message);
+        user.waiting.retain(|wait| wait.own != Some(message));
         let letter = &self.letters[message as usize];
         if letter.direct && outcome == Outcome::Sent {
             let addr = letter.blocks[0];
-            let len = side.heap.len(addr);
-            let bytes = side.heap.bytes(addr, len);
-            let good = bytes == Some(&pattern(0, len)[..]);
+            let bytes = self.net.block(i, addr);
+            let good = bytes == pattern(0, bytes.len());
             assert!(good, "direct READ {message} brought other bytes");
         }
         if outcome != Outcome::Answered {
@@ -308,27 +299,26 @@ impl World {
     }
 
     pub(super) fn forget_task(&mut self, i: usize, task: TaskId) {
-        remember(&mut self.sides[i].user.old_tasks, task);
+        remember(&mut self.users[i].old_tasks, task);
     }
 
     fn give_back(&mut self, i: usize, message: u64) {
         for addr in std::mem::take(&mut self.letters[message as usize].blocks) {
-            self.sides[i].heap.free(addr);
+            self.net.free(i, addr);
         }
     }
 
     /// The number and digest of what came.
     fn label(&self, i: usize, header: Span, data: Data) -> (u64, u64) {
-        let side = &self.sides[i];
-        let header = side.span(header);
+        let header = self.net.span(i, header);
         let (number, rest) = header.split_first_chunk().expect("a message's number");
         let mut digest = Digest::new();
         digest.update(rest);
         match data {
-            Data::Slot(span) => digest.update(side.span(span)),
+            Data::Slot(span) => digest.update(self.net.span(i, span)),
             Data::Segments(span) => {
-                let segments: Vec<_> = side.core.segments(span).collect();
-                let bytes = side.heap.gather(&segments);
+                let segments = self.net.segments(i, span);
+                let bytes = self.net.gather(i, &segments);
                 digest.update(&bytes.expect("data in memory that was given"));
             }
         }
@@ -337,7 +327,7 @@ impl World {
 
     /// A connection that came by HELLO is known by the first message on it.
     fn bind(&mut self, i: usize, line: usize, message: u64) {
-        if self.sides[i].user.lines[line].side.is_some() {
+        if self.users[i].lines[line].side.is_some() {
             return;
         }
         let side = self.ledger.receiver(message);
@@ -346,7 +336,7 @@ impl World {
         self.fact(Fact::Opened { side });
         self.fact(Fact::Established { side });
         let life = self.ledger.life(side);
-        let line = &mut self.sides[i].user.lines[line];
+        let line = &mut self.users[i].lines[line];
         (line.side, line.life) = (Some(side), life);
     }
 
@@ -361,7 +351,7 @@ impl World {
         let at = self.line_of(i, connection);
         let (message, digest) = self.label(i, header, data);
         self.bind(i, at, message);
-        let line = self.sides[i].user.lines[at];
+        let line = self.users[i].lines[at];
         if let Some(side) = line.side {
             let life = line.life;
             self.fact(Fact::Delivered {
@@ -371,11 +361,11 @@ impl World {
                 digest,
             });
         }
-        let side = &mut self.sides[i];
-        side.user.waiting.retain(|wait| wait.task != task);
+        let user = &mut self.users[i];
+        user.waiting.retain(|wait| wait.task != task);
         // The bytes are the user's, who has seen them.
-        if let Some(addr) = side.user.given.remove(&task) {
-            side.heap.free(addr);
+        if let Some(addr) = user.given.remove(&task) {
+            self.net.free(i, addr);
         }
         (at, message)
     }
@@ -390,7 +380,7 @@ impl World {
         }
         let mine = |request: &u64| self.letters[*request as usize].side == i;
         let own = request.filter(mine);
-        self.sides[i].user.waiting.push(Wait {
+        self.users[i].waiting.push(Wait {
             task,
             line,
             number,

@@ -17,7 +17,7 @@ use crate::tables::BoxedTables;
 pub(super) const SLOT: usize = 4096;
 pub(super) const TRANSPORT: TransportId = TransportId(0);
 /// Key that peers need for memory of messages.
-const RKEY: u32 = 2;
+pub(super) const RKEY: u32 = 2;
 
 /// Settings that make every limit near: few slots, short queues, small frames.
 pub const CONFIG: Config = Config {
@@ -108,23 +108,17 @@ impl Heap {
     }
 }
 
-/// Segments that cut `len` bytes from `addr` on into so many pieces.
-pub(super) fn cut(addr: u64, len: usize, pieces: usize) -> Vec<Segment> {
+/// Segments that cut `len` bytes into so many pieces, each made by `segment` of its offset and
+/// length.
+pub(super) fn cut(
+    len: usize,
+    pieces: usize,
+    segment: impl Fn(usize, usize) -> Segment,
+) -> Vec<Segment> {
     let pieces = pieces.clamp(1, len.max(1));
     let size = len.div_ceil(pieces).max(1);
-    let mut segments = Vec::new();
-    let mut at = 0;
-    while at < len {
-        let piece = size.min(len - at);
-        segments.push(Segment {
-            addr: addr + at as u64,
-            len: piece as u32,
-            lkey: 1,
-            rkey: RKEY,
-        });
-        at += piece;
-    }
-    segments
+    let piece = |at| segment(at, size.min(len - at));
+    (0..len).step_by(size).map(piece).collect()
 }
 
 /// What a work request does.
@@ -266,7 +260,6 @@ pub(super) struct Side {
     pub(super) unpostable: bool,
     /// Work requests of the past, for lies about them.
     pub(super) works: VecDeque<WrId>,
-    pub(super) user: User,
 }
 
 impl Side {
@@ -317,7 +310,6 @@ impl Side {
             keys: BTreeMap::new(),
             unpostable: false,
             works: VecDeque::new(),
-            user: User::default(),
         }
     }
 
@@ -332,10 +324,6 @@ impl Side {
     pub(super) fn pair(&mut self, id: NexusId) -> Option<&mut Pair> {
         let pair = self.pairs.get_mut(id.index());
         pair.filter(|pair| pair.id == Some(id))
-    }
-
-    pub(super) fn span(&self, span: Span) -> &[u8] {
-        span.of(self.slab.slot(SlotId(span.slot)))
     }
 }
 

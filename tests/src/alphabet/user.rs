@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use xio_proto::{
     Access, Applied, CommandError, ConnectOptions, Input, ListenOptions, Message, Reconnect,
-    RemoteMemory, RequestOptions, Segment, SessionId, SessionOpen, SlotId, Slots, TaskId,
+    RemoteMemory, RequestOptions, Segment, SessionId, SessionOpen, SlotId, TaskId,
 };
 use xio_sim::check::{Class, Digest, Fact};
 
+use super::net::Net;
 use super::op::{Act, Dial, Kind, Shape, Wants};
-use super::side::{Hold, Line, Published, TRANSPORT, address, cut, pick};
+use super::side::{Hold, Line, Published, address, pick};
 use super::world::{Letter, World};
 
 /// Bytes of the application header: the number, and what fills it.
@@ -42,20 +43,20 @@ struct Packed {
     blocks: Vec<u64>,
 }
 
-impl World {
+impl<N: Net> World<N> {
     /// A command: the endpoint knows what time it is, and one that is refused changes nothing.
     pub(super) fn command(&mut self, i: usize, input: &Input<'_>) -> Applied {
-        let now = self.now;
-        let side = &mut self.sides[i];
-        side.apply(&Input::Clock { now });
-        let before = self.compares.then(|| side.state());
-        let free = side.core.free_rows();
-        let applied = side.apply(input);
+        let now = self.net.now(i);
+        let net = &mut self.net;
+        net.apply(i, &Input::Clock { now });
+        let before = self.compares.then(|| net.state(i));
+        let free = net.free_rows(i);
+        let applied = net.apply(i, input);
         if let Some(error) = refusal(&applied) {
             // Who is told later that there is room is remembered.
             let waits = matches!(error, CommandError::Full(_) | CommandError::NoCredit);
-            let same = waits || before.is_none_or(|before| before == side.state());
-            let kept = side.core.free_rows() == free;
+            let same = waits || before.is_none_or(|before| before == net.state(i));
+            let kept = !N::STILL || net.free_rows(i) == free;
             assert!(same && kept, "{input:?}: {error}, and something changed");
         }
         applied
@@ -66,7 +67,7 @@ impl World {
         match act {
             Act::Listen => self.listen(i),
             Act::Unlisten => {
-                if let Some(listener) = self.sides[i].user.listener.take() {
+                if let Some(listener) = self.users[i].listener.take() {
                     self.command(i, &Input::Unlisten { listener });
                 }
             }
@@ -76,7 +77,7 @@ impl World {
             Act::Send(on, kind, shape, wants) => self.send(i, on, kind, shape, wants),
             Act::Answer(which, shape) => drop(self.answer(i, which, shape)),
             Act::Release(which) => {
-                let all = self.sides[i].user.held.len();
+                let all = self.users[i].held.len();
                 if let Some(at) = usize::from(which).checked_rem(all) {
                     self.release(i, at);
                 }
@@ -85,16 +86,16 @@ impl World {
             Act::Refuse(which, code) => self.refuse(i, which, code),
             Act::Receipt(which, code) => self.receipt(i, which, code),
             Act::Cancel(which) => {
-                let number = pick(&self.sides[i].user.due, which);
+                let number = pick(&self.users[i].due, which);
                 if let Some(task) = number.and_then(|number| self.letters[number as usize].task) {
                     self.command(i, &Input::Cancel { task });
                 }
             }
             Act::Close(on) | Act::Abort(on) => self.end(i, on, matches!(act, Act::Abort(_))),
             Act::Stop(bound) => {
-                let (now, bound) = (self.now, Duration::from_millis(bound.into()));
-                self.sides[i].user.stopping = true;
-                self.sides[i].user.listener = None;
+                let (now, bound) = (self.net.now(i), Duration::from_millis(bound.into()));
+                self.users[i].stopping = true;
+                self.users[i].listener = None;
                 self.command(i, &Input::Stop { now, bound });
             }
             Act::Stale(which, what) => self.stale(i, which, what),
@@ -109,27 +110,27 @@ impl World {
                     let connection = line.id;
                     let kept = self.command(i, &Input::ReserveSlot { connection });
                     if let Applied::Slot(Ok(slot)) = kept {
-                        self.sides[i].user.slots.push(slot);
+                        self.users[i].slots.push(slot);
                     }
                 }
             }
             Act::Return(which) => {
-                let all = self.sides[i].user.slots.len();
+                let all = self.users[i].slots.len();
                 if let Some(at) = usize::from(which).checked_rem(all) {
-                    let slot = self.sides[i].user.slots.swap_remove(at);
+                    let slot = self.users[i].slots.swap_remove(at);
                     self.must(i, &Input::ReturnSlot { slot });
                 }
             }
             Act::Register => self.register(i),
             Act::Revoke(which) => {
-                if let Some(region) = pick(&self.sides[i].user.regions, which) {
+                if let Some(region) = pick(&self.users[i].regions, which) {
                     self.revoke(i, region);
                 }
             }
             Act::Direct(on, write, len) => self.direct(i, on, write, len),
             Act::Export(which) => {
-                let expires = self.now.after(Duration::from_secs(1));
-                if let Some(session) = pick(&self.sides[i].user.sessions, which) {
+                let expires = self.net.now(i).after(Duration::from_secs(1));
+                if let Some(session) = pick(&self.users[i].sessions, which) {
                     let made = self.command(
                         i,
                         &Input::ExportSession {
@@ -139,22 +140,22 @@ impl World {
                         },
                     );
                     if let Applied::Ticket(Ok(ticket)) = made {
-                        self.sides[i].user.tickets.push(ticket);
+                        self.users[i].tickets.push(ticket);
                     }
                 }
             }
             Act::Import(which) => {
                 // Tickets travel.
                 let j = usize::from(which) % 2;
-                let now = self.now;
-                if let Some(ticket) = pick(&self.sides[j].user.tickets, which / 2) {
+                let now = self.net.now(i);
+                if let Some(ticket) = pick(&self.users[j].tickets, which / 2) {
                     let input = Input::ImportSession {
                         now,
                         ticket,
                         user: 7,
                     };
                     if let Applied::Session(Ok(session)) = self.command(i, &input) {
-                        self.sides[i].user.sessions.push(session);
+                        self.users[i].sessions.push(session);
                     }
                 }
             }
@@ -172,17 +173,17 @@ impl World {
 
     /// A connection that is not over.
     pub(super) fn open_line(&self, i: usize, on: u8) -> Option<(usize, Line)> {
-        let lines = self.sides[i].user.lines.iter().copied().enumerate();
+        let lines = self.users[i].lines.iter().copied().enumerate();
         let open: Vec<_> = lines.filter(|(_, line)| !line.over).collect();
         pick(&open, on)
     }
 
     fn listen(&mut self, i: usize) {
-        if self.sides[i].user.listener.is_some() {
+        if self.users[i].listener.is_some() {
             return;
         }
         let input = Input::Listen {
-            transport: TRANSPORT,
+            transport: self.net.transport(),
             address: address(i),
             options: ListenOptions {
                 user: 1,
@@ -190,21 +191,21 @@ impl World {
             },
         };
         if let Applied::Listener(Ok(listener)) = self.command(i, &input) {
-            self.sides[i].user.listener = Some(listener);
+            self.users[i].listener = Some(listener);
         }
     }
 
     fn connect(&mut self, i: usize, dial: Dial) {
         let number = self.ledger.number_connection();
-        let user = self.sides[i].user.lines.len() as u64;
+        let user = self.users[i].lines.len() as u64;
         let options = ConnectOptions {
             own_nexus: dial.own,
             reconnect: dial.again.then_some(AGAIN),
             ..ConnectOptions::new(user)
         };
         let input = Input::Connect {
-            now: self.now,
-            transport: TRANSPORT,
+            now: self.net.now(i),
+            transport: self.net.transport(),
             peer: address(1 - i),
             setup: SessionOpen {
                 uri: URI,
@@ -218,15 +219,15 @@ impl World {
     }
 
     fn join(&mut self, i: usize, which: u8) {
-        let Some(session) = pick(&self.sides[i].user.sessions, which) else {
+        let Some(session) = pick(&self.users[i].sessions, which) else {
             return;
         };
         let number = self.ledger.number_connection();
-        let user = self.sides[i].user.lines.len() as u64;
+        let user = self.users[i].lines.len() as u64;
         let input = Input::Join {
-            now: self.now,
+            now: self.net.now(i),
             session,
-            transport: TRANSPORT,
+            transport: self.net.transport(),
             portal: address(1 - i),
             options: ConnectOptions::new(user),
         };
@@ -237,12 +238,12 @@ impl World {
 
     /// Takes a session out of those that ask; its client may have ended it meanwhile.
     fn guest(&mut self, i: usize, which: u8) -> Option<(SessionId, u32)> {
-        let at = usize::from(which).checked_rem(self.sides[i].user.asked.len())?;
-        Some(self.sides[i].user.asked[at])
+        let at = usize::from(which).checked_rem(self.users[i].asked.len())?;
+        Some(self.users[i].asked[at])
     }
 
     fn gone(&mut self, i: usize, session: SessionId) {
-        let asked = &mut self.sides[i].user.asked;
+        let asked = &mut self.users[i].asked;
         asked.retain(|(known, _)| *known != session);
     }
 
@@ -252,14 +253,14 @@ impl World {
         };
         // A client that was lost has heard so before its new life is accepted.
         while self.hear(1 - i) {}
-        let user = self.sides[i].user.lines.len() as u64;
+        let user = self.users[i].lines.len() as u64;
         let portal: &[&[u8]] = &[if i == 0 {
             b"rdma://10.0.0.1:7000"
         } else {
             b"rdma://10.0.0.2:7000"
         }];
         let input = Input::Accept {
-            now: self.now,
+            now: self.net.now(i),
             session,
             user,
             portals: &portal[..usize::from(portals)],
@@ -283,7 +284,7 @@ impl World {
         let Some((session, _)) = self.guest(i, which) else {
             return;
         };
-        let now = self.now;
+        let now = self.net.now(i);
         let portals: &[&[u8]] = &[b"rdma://10.0.0.2:7000", b"rdma://10.0.0.1:7000"];
         let input = match act {
             Act::Redirect(_) => Input::Redirect {
@@ -305,16 +306,20 @@ impl World {
     }
 
     fn end(&mut self, i: usize, on: u8, at_once: bool) {
-        let Some((_, line)) = self.open_line(i, on) else {
+        let Some((at, line)) = self.open_line(i, on) else {
             return;
         };
-        let (now, connection) = (self.now, line.id);
+        let (now, connection) = (self.net.now(i), line.id);
         let input = if at_once {
             Input::Abort { now, connection }
         } else {
             Input::Close { now, connection }
         };
-        self.must(i, &input);
+        let error = refusal(&self.command(i, &input));
+        // It ended meanwhile, of which its user is about to hear.
+        self.hear_all();
+        let is_well = error.is_none() || self.users[i].lines[at].over;
+        assert!(is_well, "{input:?} was refused: {error:?}");
     }
 
     /// Writes a message; `None` when there is no slot for it.
@@ -345,9 +350,8 @@ impl World {
             3 => bytes.len().min(IN_SLOT) / 4,
             _ => 0,
         };
-        let side = &mut self.sides[i];
-        let at = side.core.config().headroom();
-        let room = &mut side.slab.slot_mut(slot)[at..];
+        let at = self.net.config(i).headroom();
+        let room = &mut self.net.slot_mut(i, slot)[at..];
         room[..8].copy_from_slice(&number.to_le_bytes());
         room[8..HEADER].copy_from_slice(&[0x5a; HEADER - 8]);
         room[HEADER..HEADER + in_slot].copy_from_slice(&bytes[..in_slot]);
@@ -358,7 +362,7 @@ impl World {
         let (mut data, mut blocks) = (Vec::new(), Vec::new());
         if !rest.is_empty() {
             let len = rest.len();
-            let addr = side.heap.put(rest);
+            let addr = self.net.put(i, rest);
             // Beside what lies in the slot, three are more than the device can gather.
             let beside = 1 + shape.len as usize % 3;
             let pieces = if in_slot > 0 {
@@ -366,7 +370,7 @@ impl World {
             } else {
                 shape.pieces.into()
             };
-            data = cut(addr, len, pieces);
+            data = self.net.cut(i, addr, len, pieces);
             blocks.push(addr);
         }
         Some(Packed {
@@ -393,12 +397,12 @@ impl World {
             let slot = packed.slot;
             self.must(i, &Input::ReturnSlot { slot });
             for addr in packed.blocks {
-                self.sides[i].heap.free(addr);
+                self.net.free(i, addr);
             }
             return;
         };
-        let deadline = self.deadline(wants);
-        let at = self.now.as_nanos();
+        let deadline = self.deadline(i, wants);
+        let at = self.net.at();
         let taken = Fact::Taken {
             message: number,
             digest: packed.digest,
@@ -414,12 +418,12 @@ impl World {
         letter.task = Some(task);
         letter.blocks = packed.blocks;
         letter.deadline = deadline;
-        self.sides[i].user.due.push(number);
+        self.users[i].due.push(number);
     }
 
-    fn deadline(&self, wants: Wants) -> Option<xio_proto::Instant> {
+    fn deadline(&self, i: usize, wants: Wants) -> Option<xio_proto::Instant> {
         let after = Duration::from_millis(wants.deadline.into());
-        (!after.is_zero()).then(|| self.now.after(after))
+        (!after.is_zero()).then(|| self.net.now(i).after(after))
     }
 
     fn send(&mut self, i: usize, on: u8, kind: Kind, shape: Shape, mut wants: Wants) {
@@ -441,8 +445,8 @@ impl World {
         let mut into = Vec::new();
         if wants.room > 0 {
             let len = usize::from(wants.room);
-            let addr = self.sides[i].heap.put(vec![0; len]);
-            into = cut(addr, len, 1 + usize::from(shape.prompt));
+            let addr = self.net.put(i, vec![0; len]);
+            into = self.net.cut(i, addr, len, 1 + usize::from(shape.prompt));
             packed.blocks.push(addr);
         }
         let message = Message {
@@ -458,7 +462,7 @@ impl World {
             receipt: wants.receipt,
             force_read: shape.apart && packed.in_slot == 0 && !packed.data.is_empty(),
             force_write: shape.apart && wants.room > 0,
-            deadline: self.deadline(wants),
+            deadline: self.deadline(i, wants),
             last_in_batch: false,
             idempotent: wants.idempotent,
         };
@@ -479,7 +483,7 @@ impl World {
         let task = task_of(&applied);
         if task.is_some() && wants.idempotent {
             let message = packed.number;
-            let at = self.now.as_nanos();
+            let at = self.net.at();
             self.ledger.take(at, Fact::Idempotent { message });
         }
         self.packed(i, packed, task, shape, wants);
@@ -487,7 +491,7 @@ impl World {
 
     /// Answers a request in hand; says why it was refused, if it was.
     pub(super) fn answer(&mut self, i: usize, which: u8, mut shape: Shape) -> Option<CommandError> {
-        let held = self.sides[i].user.held.iter().copied().enumerate();
+        let held = self.users[i].held.iter().copied().enumerate();
         let requests = held.filter(|(_, held)| matches!(held.hold, Hold::Request { .. }));
         let requests: Vec<_> = requests.collect();
         let (at, held) = pick(&requests, which)?;
@@ -499,7 +503,7 @@ impl World {
             let most = if room == 0 { 400 } else { room as u16 };
             shape.len %= most + 1;
         }
-        let (request, line) = (held.task, self.sides[i].user.lines[line]);
+        let (request, line) = (held.task, self.users[i].lines[line]);
         let class = Class::Response(number);
         let packed = self.pack(i, &line, class, shape, Some(request))?;
         let message = Message {
@@ -513,14 +517,14 @@ impl World {
         let applied = self.command(i, &Input::Respond { request, message });
         let taken = matches!(applied, Applied::Command(Ok(()))).then_some(request);
         if taken.is_some() {
-            self.sides[i].user.held.swap_remove(at);
+            self.users[i].held.swap_remove(at);
         }
         self.packed(i, packed, taken, shape, Wants::default());
         refusal(&applied)
     }
 
     pub(super) fn release(&mut self, i: usize, at: usize) {
-        let held = self.sides[i].user.held.swap_remove(at);
+        let held = self.users[i].held.swap_remove(at);
         if let Hold::Request { number, .. } = held.hold {
             // Its sender waits until the connection ends.
             self.letters[number as usize].ignored = true;
@@ -530,47 +534,49 @@ impl World {
     }
 
     pub(super) fn provide(&mut self, i: usize, which: u8) {
-        let all = self.sides[i].user.waiting.len();
+        let all = self.users[i].waiting.len();
         let Some(at) = usize::from(which).checked_rem(all) else {
             return;
         };
-        let wait = self.sides[i].user.waiting[at];
-        let addr = self.sides[i].heap.put(vec![0; wait.len as usize]);
-        let segments = cut(addr, wait.len as usize, 1 + usize::from(which & 1));
+        let wait = self.users[i].waiting[at];
+        let addr = self.net.put(i, vec![0; wait.len as usize]);
+        let segments = self
+            .net
+            .cut(i, addr, wait.len as usize, 1 + usize::from(which & 1));
         let input = Input::Provide {
             task: wait.task,
             segments: &segments,
         };
         let error = refusal(&self.command(i, &input));
         if error.is_some() {
-            self.sides[i].heap.free(addr);
+            self.net.free(i, addr);
         } else {
             match wait.own {
                 Some(number) => self.letters[number as usize].blocks.push(addr),
-                None => drop(self.sides[i].user.given.insert(wait.task, addr)),
+                None => drop(self.users[i].given.insert(wait.task, addr)),
             }
         }
         if !matches!(error, Some(CommandError::Full(_))) {
-            self.sides[i].user.waiting.swap_remove(at);
+            self.users[i].waiting.swap_remove(at);
         }
     }
 
     fn refuse(&mut self, i: usize, which: u8, code: u8) {
-        let all = self.sides[i].user.waiting.len();
+        let all = self.users[i].waiting.len();
         let Some(at) = usize::from(which).checked_rem(all) else {
             return;
         };
-        let wait = self.sides[i].user.waiting.swap_remove(at);
+        let wait = self.users[i].waiting.swap_remove(at);
         let (task, status) = (wait.task, 1000 + u32::from(code));
         let applied = self.command(i, &Input::Refuse { task, status });
         if refusal(&applied).is_none() {
-            let (message, code, at) = (wait.number, status, self.now.as_nanos());
+            let (message, code, at) = (wait.number, status, self.net.at());
             self.ledger.take(at, Fact::TurnedAway { message, code });
         }
     }
 
     fn receipt(&mut self, i: usize, which: u8, code: u8) {
-        let held = pick(&self.sides[i].user.held, which);
+        let held = pick(&self.users[i].held, which);
         let Some((task, Hold::Request { number, .. } | Hold::OneWay { number })) =
             held.map(|held| (held.task, held.hold))
         else {
@@ -579,23 +585,23 @@ impl World {
         let code = u32::from(code);
         let applied = self.command(i, &Input::SetReceipt { task, code });
         if refusal(&applied).is_none() {
-            let (message, at) = (number, self.now.as_nanos());
+            let (message, at) = (number, self.net.at());
             self.ledger.take(at, Fact::ReceiptSaid { message, code });
         }
     }
 
     fn register(&mut self, i: usize) {
         let len = 256;
-        let addr = self.sides[i].heap.put(pattern(0, len));
+        let addr = self.net.put(i, pattern(0, len));
         let input = Input::Register {
-            transport: TRANSPORT,
+            transport: self.net.transport(),
             addr,
             len: len as u64,
             access: Access::all(),
             user: 9,
         };
         if let Applied::Region(Ok(id)) = self.command(i, &input) {
-            self.sides[i].user.regions.push(Published {
+            self.users[i].regions.push(Published {
                 id,
                 addr,
                 len: len as u32,
@@ -603,13 +609,13 @@ impl World {
                 revoking: false,
             });
         } else {
-            self.sides[i].heap.free(addr);
+            self.net.free(i, addr);
         }
     }
 
     pub(super) fn revoke(&mut self, i: usize, region: Published) {
         let applied = self.command(i, &Input::Revoke { region: region.id });
-        let regions = &mut self.sides[i].user.regions;
+        let regions = &mut self.users[i].regions;
         if refusal(&applied).is_none()
             && let Some(known) = regions.iter_mut().find(|known| known.id == region.id)
         {
@@ -618,7 +624,7 @@ impl World {
     }
 
     fn direct(&mut self, i: usize, on: u8, write: bool, len: u8) {
-        let there = &self.sides[1 - i].user.regions;
+        let there = &self.users[1 - i].regions;
         let ready = there.iter().find(|region| region.rkey.is_some()).copied();
         let (Some(region), Some((_, line))) = (ready, self.open_line(i, on)) else {
             return;
@@ -630,8 +636,8 @@ impl World {
         let number = self.ledger.number_message(own, Class::Direct);
         self.letters.push(Letter::new(i));
         let bytes = if write { pattern(0, len) } else { vec![0; len] };
-        let block = self.sides[i].heap.put(bytes);
-        let local = cut(block, len, 1 + on as usize % 2);
+        let block = self.net.put(i, bytes);
+        let local = self.net.cut(i, block, len, 1 + on as usize % 2);
         let remote = RemoteMemory {
             addr: region.addr,
             len: region.len.into(),
@@ -658,9 +664,9 @@ impl World {
         };
         let applied = self.command(i, &input);
         let Some(task) = task_of(&applied) else {
-            return self.sides[i].heap.free(block);
+            return self.net.free(i, block);
         };
-        let at = self.now.as_nanos();
+        let at = self.net.at();
         let taken = Fact::Taken {
             message: number,
             digest: 0,
@@ -674,12 +680,12 @@ impl World {
         let letter = &mut self.letters[number as usize];
         (letter.task, letter.direct) = (Some(task), true);
         letter.blocks.push(block);
-        self.sides[i].user.due.push(number);
+        self.users[i].due.push(number);
     }
 
     /// Commands about what is over are refused, and change nothing.
     fn stale(&mut self, i: usize, which: u8, what: u8) {
-        let user = &self.sides[i].user;
+        let user = &self.users[i];
         let at = usize::from(which);
         let old = |len: usize| at.checked_rem(len);
         let task = old(user.old_tasks.len()).map(|at| user.old_tasks[at]);
@@ -687,7 +693,7 @@ impl World {
         let over: Vec<_> = user.lines.iter().filter(|line| line.over).collect();
         let line = pick(&over, which).map(|line| line.id);
         let session = old(user.old_sessions.len()).map(|at| user.old_sessions[at]);
-        let (now, message) = (self.now, Message::default());
+        let (now, message) = (self.net.now(i), Message::default());
         let input = match (what % 9, line, session) {
             (0, ..) => Input::Release { task },
             (1, ..) => Input::Respond {

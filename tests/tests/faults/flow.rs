@@ -1,7 +1,9 @@
 //! Kind D: application credits, and the queues of a connection.
 
+use std::time::Duration;
+
 use xio_proto::{
-    CommandError, Config, Event, Extensions, Failure, Message, RequestOptions, Resource,
+    CommandError, Config, Event, Extensions, Failure, Message, Reason, RequestOptions, Resource,
     TransportLimits,
 };
 use xio_tests::rig::Rig;
@@ -106,6 +108,37 @@ fn application_credits_pass_blocked_requests() {
     );
     assert!(acks(&rig, 0) > 0 && acks(&rig, 1) > 0);
     assert!(acks(&rig, 0) <= 12, "{} of them", acks(&rig, 0));
+    wind_up(&mut rig);
+}
+
+/// Whoever says FIN returns no credits any more: what waits for them is not waited for.
+#[test]
+fn both_close_while_messages_lack_application_credits() {
+    let (mut rig, mut talk) = credited(2, 1 << 20);
+    talk.keep = [true, true];
+    for user in 0..5 {
+        talk.say(&mut rig, 0, &Say::one_way(user));
+    }
+    talk.settle(&mut rig);
+    assert_eq!(talk.kept[1].len(), 2);
+    let (began, now) = (rig.now, rig.now);
+    for i in [1, 0] {
+        let id = talk.connections[i].expect("a connection");
+        rig.sides[i].endpoint.close(now, id).unwrap();
+    }
+    talk.settle(&mut rig);
+    talk.let_go(&mut rig, 1);
+    while talk.count(0, "closed") + talk.count(1, "closed") < 2 {
+        assert!(rig.advance());
+        talk.settle(&mut rig);
+    }
+    let took = rig.now.since(began);
+    assert!(took < Duration::from_secs(1), "only after {took:?}");
+    let never = |event: &Event| {
+        let failure = Failure::NeverSent(Reason::Closed);
+        matches!(event, Event::Failed { failure: f, .. } if *f == failure)
+    };
+    assert_eq!(is(&rig, 0, never), 3, "{:?}", talk.heard[0]);
     wind_up(&mut rig);
 }
 

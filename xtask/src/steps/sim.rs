@@ -67,9 +67,8 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
     let args = ["sim", "--seeds", &seeds, "--faults", "all", "--json"];
     let mut summaries = Vec::new();
     for more in [&[][..], &["--watch"]] {
-        let args = [&args[..], more].concat();
-        println!("$ xio {}", args.join(" "));
-        let output = ctx.cmd(&xio, args).finish()?;
+        println!("$ xio {} {}", args.join(" "), more.join(" "));
+        let output = ctx.cmd(&xio, args).args(more).finish()?;
         print!("{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout);
         println!("{}", text.trim_end());
