@@ -134,7 +134,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.task_input(t, Input::Post);
         }
         let row = self.task(t);
-        let list = if read { ListKind::In } else { ListKind::Out };
+        let (list, kind) = match read {
+            true => (ListKind::In, WorkKind::Read),
+            false => (ListKind::Out, WorkKind::Write),
+        };
         let posted = row.transfer.posted;
         let wanted = (row.transfer.total - posted).min(limits.max_message.into());
         let span = SegmentSpan {
@@ -156,11 +159,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         // It may have been taken for the transport connection of an earlier life.
         row.nexus = n;
         let last = row.transfer.posted == row.transfer.total;
-        let kind = if read {
-            WorkKind::Read
-        } else {
-            WorkKind::Write
-        };
         let entry = WorkEntry {
             kind,
             task: t,

@@ -420,7 +420,9 @@ impl Ledger {
             slot.turned_away = Some(code);
         }
         let refused = request && m.turned_away.is_some();
-        if !agrees && !refused && !hollow {
+        // Sent twice, it may have come and then not been asked for in time.
+        let twice = m.idempotent && code == TIMEOUT && self.is_anew(m.side);
+        if !agrees && !refused && !hollow && !twice {
             let text = format!(
                 "message {message}: the receipt says {code}, delivered {}, its user {} {:?}",
                 m.delivered, m.receipt_code, m.turned_away
