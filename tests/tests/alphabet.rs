@@ -443,6 +443,36 @@ fn direct_reads_are_counted_where_they_are_posted() {
     world.finish();
 }
 
+/// Memory that was given for a request is its user's again with the request, also when the endpoint
+/// answers it for a user that gave it back, and that answer is lost.
+#[test]
+fn memory_of_a_request_comes_back_once() {
+    let mut world = World::default();
+    world.open();
+    let shape = Shape {
+        len: 10,
+        pieces: 1,
+        apart: true,
+        prompt: false,
+    };
+    let steps = [
+        Op::at(0, Act::Send(0, Kind::Request, shape, Wants::default())),
+        Op::at(0, Act::Run(64)),
+        Op::at(1, Act::Provide(0)),
+        Op::at(1, Act::Run(64)),
+        Op::at(0, Act::Cancel(0)),
+        Op::at(0, Act::Run(64)),
+        Op::at(1, Act::Release(0)),
+        Op::at(1, Act::Work),
+        Op::at(1, Act::Abort(0)),
+        Op::at(1, Act::Run(64)),
+    ];
+    for op in steps {
+        world.step(op);
+    }
+    world.finish();
+}
+
 /// The same operations in worlds of the simulator, with their faults, over a fabric and sockets.
 #[test]
 fn the_same_users_in_simulated_worlds() {

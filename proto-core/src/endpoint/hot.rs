@@ -212,7 +212,7 @@ impl<T: Trace> Hot<'_, T> {
         let held = work || row.flags.contains(TaskFlags::PEER_HOLDS);
         if held {
             row.flags.insert(TaskFlags::LINGERS);
-            row.flags.set(TaskFlags::OWES_RETURN, row.has_memory());
+            row.flags.set(TaskFlags::OWES_RETURN, row.lends_memory());
         }
         let c = &mut self.connections[row.connection as usize];
         c.held += u32::from(held);

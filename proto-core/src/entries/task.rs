@@ -304,6 +304,15 @@ impl Task {
         self.out.count > 0 || into
     }
 
+    /// Whether memory of the user's is out when its outcome is known: of an answer its own only, as
+    /// what was given for the request came back with that.
+    pub(crate) fn lends_memory(&self) -> bool {
+        match self.flags.contains(TaskFlags::INCOMING) {
+            true => self.out.count > 0,
+            false => self.has_memory(),
+        }
+    }
+
     /// All segments of both lists.
     pub(crate) fn buffers<'a>(
         &'a self,
