@@ -41,6 +41,8 @@ pub(super) struct Line {
     peer_sends: bool,
     /// The peer has said its last.
     pub(super) peer_done: bool,
+    /// Payloads that have memory and are not here: what was refused may have been behind them.
+    pub(super) fetching: u32,
     /// What the client has the server send back.
     pub(super) back: u16,
     /// Connections to be opened in its session, here and elsewhere.
@@ -96,6 +98,7 @@ impl Line {
             closes: false,
             peer_sends: errand.is_none_or(|errand| errand.back > 0),
             peer_done: false,
+            fetching: 0,
             back: errand.map_or(0, |errand| errand.back),
             more: errand.map_or(0, |errand| errand.more),
             away: errand.map_or(0, |errand| {
@@ -228,7 +231,7 @@ impl Actor {
         let idle = l.left == 0 && l.out == 0 && l.established;
         // The message that says so may have been given up before it was sent.
         let silent = self.mix.idle != 0 && desk.env.now() >= l.stirred + self.mix.idle;
-        let heard = l.peer_done || !l.peer_sends || silent;
+        let heard = l.peer_done && l.fetching == 0 || !l.peer_sends || silent;
         let waits = self.due.iter().any(|due| due.line == line) || self.awaits(desk, line);
         let close = match l.closing {
             _ if !l.client => l.closes && idle && heard && !waits,

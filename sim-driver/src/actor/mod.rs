@@ -103,8 +103,8 @@ pub struct Actor {
     asked: Vec<Asked>,
     /// Sessions in which connections may come, with the number of their first.
     guests: Vec<(SessionId, u32)>,
-    /// Buffers given for payloads, by task index.
-    provided: Vec<Option<(TaskId, Buffer)>>,
+    /// Buffers given for payloads, and to which line, by task index.
+    provided: Vec<Option<(TaskId, u32, Buffer)>>,
     regions: Vec<Option<Own>>,
     /// When regions were looked at last, in nanoseconds.
     tended: u64,

@@ -222,9 +222,10 @@ impl Actor {
     pub(super) fn free_provided(&mut self, desk: &mut Desk<'_>, task: TaskId) {
         let place = self.provided.get_mut(task.index());
         if let Some(place) = place
-            && place.is_some_and(|(owner, _)| owner == task)
-            && let Some((_, buffer)) = place.take()
+            && place.is_some_and(|(owner, ..)| owner == task)
+            && let Some((_, line, buffer)) = place.take()
         {
+            self.lines[line as usize].fetching -= 1;
             desk.memory().unhold(buffer.lkey);
             desk.memory().free(buffer);
         }

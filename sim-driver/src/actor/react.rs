@@ -432,7 +432,8 @@ impl Actor {
                 if self.provided.len() <= task.index() {
                     self.provided.resize(task.index() + 1, None);
                 }
-                self.provided[task.index()] = Some((task, buffer));
+                self.provided[task.index()] = Some((task, line, buffer));
+                self.lines[line as usize].fetching += 1;
             }
             Err(error) => {
                 desk.memory().unhold(buffer.lkey);
