@@ -562,9 +562,10 @@ impl<D: Driver> Pair<D> {
     /// Runs until something is so.
     ///
     /// # Panics
-    /// When that takes a minute of the driver's time.
+    /// When that takes four minutes of the driver's time: where a processor is emulated that others
+    /// use as well, one is not enough for the largest messages.
     pub fn run(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
-        let until = self.client.driver.now().after(Duration::from_secs(60));
+        let until = self.client.driver.now().after(Duration::from_secs(240));
         while !done(self) {
             let now = self.step();
             assert!(
