@@ -1,11 +1,15 @@
 //! What no frame could carry is refused when it is sent, with what is too long and how long it may
 //! be: exactly that is taken, and arrives (PROTOCOL.md 10.1).
 
+use std::time::Duration;
+
 use xio_proto::{
-    CommandError, Config, ConnectOptions, ConnectionId, Event, Length, Message, RequestOptions,
-    Segment, SessionOpen, SlotId, TaskId,
+    CmKind, CommandError, Config, ConnectOptions, ConnectionId, Event, Instant, Length, Message,
+    Reconnect, RequestOptions, Segment, SessionId, SessionOpen, SlotId, TaskId, TransportLimits,
 };
-use xio_tests::pair::{Pair, SERVER};
+use xio_tests::pair::{Pair, SERVER, Side};
+use xio_tests::rig::{Rig, small};
+use xio_tests::talk::{Talk, World};
 
 /// Segments that the devices gather, one of which is the frame's own.
 const GATHERED: u64 = 5;
@@ -33,10 +37,7 @@ fn connected(change: impl Fn(u8, &mut Config)) -> (Pair, ConnectionId) {
     let Some(Event::SessionRequest { session, .. }) = pair.sides[1].events.pop_front() else {
         panic!("no session request")
     };
-    let side = &mut pair.sides[1];
-    side.endpoint
-        .accept(pair.now, session, 70, &[], b"", &mut side.slots)
-        .unwrap();
+    accept(&mut pair.sides[1], pair.now, session);
     pair.run();
     for side in &mut pair.sides {
         side.events.clear();
@@ -44,8 +45,15 @@ fn connected(change: impl Fn(u8, &mut Config)) -> (Pair, ConnectionId) {
     (pair, client)
 }
 
-fn pieces(pair: &Pair, side: usize, count: usize, len: usize) -> Vec<Segment> {
-    let piece = |at| pair.sides[side].segment(at * len, len);
+fn accept(side: &mut Side, now: Instant, session: SessionId) {
+    let accepted = side
+        .endpoint
+        .accept(now, session, 70, &[], b"", &mut side.slots);
+    accepted.unwrap();
+}
+
+fn pieces(side: &Side, count: usize, len: usize) -> Vec<Segment> {
+    let piece = |at| side.segment(at * len, len);
     (0..count).map(piece).collect()
 }
 
@@ -94,8 +102,8 @@ impl Says<'_> {
     }
 
     /// Sends it as a request. What is refused changes nothing: its slot is still the user's.
-    fn send(&self, pair: &mut Pair, client: ConnectionId) -> Result<TaskId, CommandError> {
-        let endpoint = &mut pair.sides[0].endpoint;
+    fn send(&self, world: &mut impl World, client: ConnectionId) -> Result<TaskId, CommandError> {
+        let endpoint = &mut world.sides()[0].endpoint;
         let slot =
             (self.header > 0 || self.copied > 0).then(|| endpoint.reserve_slot(client).unwrap());
         let options = RequestOptions {
@@ -145,7 +153,7 @@ fn read(pair: &mut Pair, bytes: usize) -> TaskId {
         Some(Event::PayloadWaiting { task, .. }) => task,
         other => panic!("nothing waits for memory: {other:?}"),
     };
-    let room = pieces(pair, 1, 1, bytes);
+    let room = pieces(&pair.sides[1], 1, bytes);
     pair.sides[1].endpoint.provide(task, &room).unwrap();
     arrived(pair)
 }
@@ -186,7 +194,7 @@ fn a_device_gathers_so_many_segments_behind_copied_data() {
         data,
         ..SAYS
     };
-    let all = pieces(&pair, 0, 8, 10);
+    let all = pieces(&pair.sides[0], 8, 10);
     for count in 1..=8 {
         let says = copied(&all[..count]);
         if (count as u64) < GATHERED {
@@ -199,7 +207,7 @@ fn a_device_gathers_so_many_segments_behind_copied_data() {
         let all_read = Says { copied: 0, ..says };
         all_read.send(&mut pair, client).unwrap();
         let task = read(&mut pair, 10 * count);
-        let answer = pieces(&pair, 1, 8, 10);
+        let answer = pieces(&pair.sides[1], 8, 10);
         let refused = Says {
             copied: 4,
             data: &answer[..count],
@@ -263,7 +271,10 @@ fn lists_and_headers_are_held_to_the_frame_of_the_peer() {
             (config.sge_max, config.header_max) = (64, 500);
             config.slot_size = 16 << 10;
         });
-        let (own, answer) = (pieces(&pair, 0, 64, 100), pieces(&pair, 1, 64, 100));
+        let (own, answer) = (
+            pieces(&pair.sides[0], 64, 100),
+            pieces(&pair.sides[1], 64, 100),
+        );
         let lists = |data, into| Says { data, into, ..SAYS };
         let refused = lists(&own, &[]).send(&mut pair, client);
         let max = limit(&refused, Length::Segments, 64) as usize;
@@ -293,4 +304,83 @@ fn lists_and_headers_are_held_to_the_frame_of_the_peer() {
         lists(&answer[..max], &[]).answer(&mut pair, task).unwrap();
         assert_eq!(answered(&mut pair), 100 * max as u64);
     }
+}
+
+#[test]
+fn between_two_lives_a_message_is_held_to_what_its_own_side_can() {
+    let config = |i| {
+        let mut config = small(i);
+        config.buffer_size = 512;
+        config.inline_data_max = 512;
+        (config.sge_max, config.header_max) = (64, 500);
+        config
+    };
+    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+    let mut options = ConnectOptions::new(60);
+    options.reconnect = Some(Reconnect {
+        attempts_max: 10,
+        give_up_after: None,
+        first_delay: Duration::from_millis(100),
+        max_delay: Duration::from_secs(1),
+    });
+    let client = rig.dial_with(&options);
+    let mut talk = Talk::default();
+    talk.settle(&mut rig);
+    for i in 0..2 {
+        rig.tell(i, CmKind::Disconnected);
+    }
+    talk.settle(&mut rig);
+    let seen = rig.sides[0].endpoint.connections().next().unwrap();
+    assert_eq!((seen.state, seen.session), ("Waiting", None));
+
+    let copied = |copied| Says { copied, ..SAYS };
+    let refused = copied(500).send(&mut rig, client);
+    let most = limit(&refused, Length::Data, 500);
+    assert!((200..500).contains(&most), "{most}");
+    let refused = copied(most as u32 + 1).send(&mut rig, client);
+    assert_eq!(refused, Err(too_long(Length::Data, most + 1, most)));
+    copied(most as u32).send(&mut rig, client).unwrap();
+
+    let all = pieces(&rig.sides[0], 64, 10);
+    let behind = |count: u64| Says {
+        data: &all[..count as usize],
+        ..copied(4)
+    };
+    let refused = behind(GATHERED).send(&mut rig, client);
+    let error = too_long(Length::Segments, GATHERED, GATHERED - 1);
+    assert_eq!(refused, Err(error));
+    behind(GATHERED - 1).send(&mut rig, client).unwrap();
+
+    let lists = |count| Says {
+        data: &all[..count],
+        ..SAYS
+    };
+    let refused = lists(64).send(&mut rig, client);
+    let max = limit(&refused, Length::Segments, 64) as usize;
+    assert!((10..64).contains(&max), "{max}");
+    lists(max).send(&mut rig, client).unwrap();
+
+    let headed = |header| Says { header, ..SAYS };
+    let refused = headed(500).send(&mut rig, client);
+    let header = limit(&refused, Length::Header, 500);
+    assert!((200..500).contains(&header), "{header}");
+    headed(header as u16).send(&mut rig, client).unwrap();
+
+    // What was taken is sent, in its order.
+    let mut came = Vec::new();
+    while came.len() < 3 {
+        assert!(rig.advance(), "{came:?}");
+        while let Some(event) = rig.sides[1].events.pop_front() {
+            match event {
+                Event::SessionRequest { session, .. } => {
+                    accept(&mut rig.sides[1], rig.now, session)
+                }
+                Event::Request { data, .. } => came.push(data.len()),
+                Event::PayloadWaiting { len, .. } => came.push(len),
+                _ => {}
+            }
+            rig.run();
+        }
+    }
+    assert_eq!(came[..3], [most, 4 + 10 * (GATHERED - 1), 10 * max as u64]);
 }
