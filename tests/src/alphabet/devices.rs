@@ -11,7 +11,7 @@ use xio_sim::check::Fact;
 
 use super::net::Net;
 use super::op::{Act, Lie, Op};
-use super::side::{CONFIG, RKEY, Side, TRANSPORT, Told, cut, pick};
+use super::side::{CONFIG, Line, RKEY, Side, TRANSPORT, Told, cut, pick};
 use super::world::World;
 
 /// In so much time all is over that needs no time: longer than a closed connection is waited for,
@@ -455,7 +455,8 @@ impl World<Devices> {
         self.close_all();
         if self.net.calm {
             let lines = self.users.iter().flat_map(|user| &user.lines);
-            let open = lines.clone().find(|line| !line.over);
+            let deaf = |line: &Line| self.may_be_aborted(line.side.map(|side| side ^ 1));
+            let open = lines.clone().find(|line| !line.over && !deaf(line));
             let left = [self.left(0), self.left(1)];
             assert!(open.is_none(), "never closed: {open:?}: {left:?}");
         }
@@ -474,7 +475,8 @@ impl World<Devices> {
             for &number in &user.due {
                 let letter = &self.letters[number as usize];
                 let class = self.ledger.class(number);
-                let is_excused = letter.ignored;
+                let is_excused =
+                    letter.ignored || self.may_be_aborted(self.ledger.receiver(number));
                 let open = [self.left(0), self.left(1)];
                 assert!(
                     is_excused,

@@ -311,6 +311,7 @@ impl<N: Net> World<N> {
         };
         let (now, connection) = (self.net.now(i), line.id);
         let input = if at_once {
+            self.aborted.push(line.side);
             Input::Abort { now, connection }
         } else {
             Input::Close { now, connection }

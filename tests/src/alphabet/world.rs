@@ -42,6 +42,9 @@ pub struct World<N = Devices> {
     pub(super) users: [User; 2],
     pub(super) ledger: Ledger,
     pub(super) letters: Vec<Letter>,
+    /// Sides of connections that were aborted. The other side hears of it by keepalives only if others
+    /// are on the same transport connection. One that came by HELLO may have no number yet.
+    pub(super) aborted: Vec<Option<u32>>,
     /// Commands that are refused are looked at closely, which takes time.
     pub(super) compares: bool,
 }
@@ -53,6 +56,7 @@ impl<N: Net> World<N> {
             users: Default::default(),
             ledger: Ledger::new(),
             letters: Vec::new(),
+            aborted: Vec::new(),
             compares: false,
         }
     }
@@ -62,6 +66,12 @@ impl<N: Net> World<N> {
         while let Some(side) = self.net.waiting() {
             self.hear(side);
         }
+    }
+
+    /// Whether this side of a connection was aborted, or nobody knows.
+    pub(super) fn may_be_aborted(&self, side: Option<u32>) -> bool {
+        let known = side.is_some() && !self.aborted.contains(&None);
+        !self.aborted.is_empty() && (!known || self.aborted.contains(&side))
     }
 
     /// Messages that users got.
