@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use xio_proto::{CmEvent, CmKind, CommandError, ConnectOptions, Event, Reason, Resource, Step};
+use xio_proto::{
+    CmEvent, CmKind, CommandError, ConnectOptions, Event, Failure, Reason, Resource, Step,
+};
 use xio_tests::rig::{Gate, Rig};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
@@ -118,6 +120,44 @@ fn all_sessions_of_one_turn_are_established() {
         assert_eq!(made, 1, "one transport connection for all");
         wind_up(&mut rig);
     }
+}
+
+#[test]
+fn who_is_aborted_beside_another_hears_of_it_by_keepalive() {
+    let mut rig = Rig::new();
+    let mut talk = Talk::open(&mut rig, false);
+    let (client, server) = (talk.connections[0], talk.connections[1]);
+    rig.dial_with(&shared(61));
+    settle(&mut rig);
+    assert_eq!((established(&rig, 0), established(&rig, 1)), (2, 2));
+    (talk.connections, talk.keep) = ([client, server], [true; 2]);
+    talk.say(&mut rig, 1, &Say::request(1));
+    talk.settle(&mut rig);
+    let now = rig.now;
+    let aborted = rig.sides[0].endpoint.abort(now, client.unwrap());
+    assert_eq!(aborted, Ok(()));
+    talk.say(&mut rig, 1, &Say::request(2));
+    talk.settle(&mut rig);
+    assert_eq!((closed(&rig, 0), closed(&rig, 1)), (1, 0), "nobody told it");
+    while closed(&rig, 1) == 0 {
+        assert!(rig.advance(), "{:#?}", talk.heard);
+        talk.settle(&mut rig);
+    }
+    // 60 s until it asks, and three looks of 20 s each.
+    assert!(rig.now.since(now) <= Duration::from_secs(120));
+    let lost = Reason::TimedOut(Step::Keepalive);
+    assert_eq!(reasons(&rig, 1), [lost]);
+    let failure = Failure::ConnectionEnded(lost);
+    for user in [1, 2] {
+        let told = format!("failed {user}: {failure:?}");
+        assert_eq!(talk.count(1, &told), 1, "{:#?}", talk.heard);
+    }
+    assert_eq!(
+        (closed(&rig, 0), closed(&rig, 1)),
+        (1, 1),
+        "the other stays"
+    );
+    wind_up(&mut rig);
 }
 
 #[test]
