@@ -336,6 +336,14 @@ fn check_connection(view: &View<'_>, c: u32) {
         "unfinished messages of connection {c}"
     );
     assert_eq!(held, row.held, "lingering messages of connection {c}");
+    let lost = matches!(
+        row.state,
+        ConnectionState::Parting | ConnectionState::Waiting
+    );
+    assert!(
+        !lost || row.frames.is_empty(),
+        "frames of connection {c}, which has nowhere to send them"
+    );
     if !row.state.is_off() {
         assert_eq!(
             unanswered, row.unanswered,

@@ -407,8 +407,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 let peer = Some(Reason::PeerClosed);
                 self.connection_input(c, ConnectionInput::FinReq, peer);
             }
-            // It is here for what the peer may still touch. The peer shall not take it for alive.
-            Kind::KeepaliveReq if self.connection(c).state == State::Ending => {
+            // It is here for what the peer may still touch, or for what the device still has of a life
+            // that was lost. The peer shall not take it for alive.
+            Kind::KeepaliveReq if self.connection(c).state.is_off() => {
                 self.g.counters.late += 1;
                 self.trace.mark("stale session frame ignored");
             }

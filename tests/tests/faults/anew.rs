@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use xio_proto::wire::status;
 use xio_proto::{
-    CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Event, Extensions, Failure, Instant,
-    PrivateData, Reason, Reconnect, Refusal, TransportLimits,
+    CmEvent, CmKind, Config, ConnectOptions, ConnectionId, Control, Event, Extensions, Failure,
+    Instant, PrivateData, Reason, Reconnect, Refusal, TransportLimits,
 };
-use xio_tests::rig::{Rig, small};
+use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World};
 
 use crate::users::{closed, connects, deaf_to_frames, is, reasons, resolves, settle, wind_up};
@@ -193,6 +193,39 @@ fn what_is_said_behind_what_is_sent_again_follows_it() {
         assert!(heard.starts_with(&format!("request {user}:")), "{asked:?}");
         assert_eq!(talk.count(0, &format!("response {user}:")), 1);
     }
+    wind_up(&mut rig);
+}
+
+#[test]
+fn a_question_that_is_heard_after_the_loss_is_not_answered() {
+    // The server is more patient.
+    let config = |i| {
+        let mut config = small(i);
+        config.keepalive.as_mut().expect("on").probes = 3 + 7 * i;
+        config
+    };
+    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+    let mut talk = begin(&mut rig, AGAIN);
+    // Nothing is heard until the client gives the server up; its own question is still out then.
+    rig.gates[0] = Gate::default().hold(|step| matches!(step, Control::Drain { .. }));
+    (rig.gates[0].frames, rig.gates[0].sends) = (true, true);
+    let state = |rig: &Rig| {
+        let seen = rig.sides[0].endpoint.connections().next();
+        seen.expect("it lasts").state
+    };
+    while state(&rig) != "Parting" {
+        assert!(rig.advance(), "{:#?}", talk.heard);
+        talk.settle(&mut rig);
+    }
+    let late = rig.sides[0].endpoint.counters().late;
+    rig.arrive(0, usize::MAX);
+    assert!(rig.sides[0].endpoint.counters().late > late);
+    rig.let_go(0);
+    talk.settle(&mut rig);
+    until_anew(&mut rig, &mut talk);
+    talk.say(&mut rig, 0, &Say::request(1));
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(0, "response 1:"), 1, "{:#?}", talk.heard);
     wind_up(&mut rig);
 }
 
