@@ -154,6 +154,47 @@ fn a_redirected_client_asks_for_the_portal_that_answers() {
 }
 
 #[test]
+fn a_portal_that_does_not_answer_in_time_hears_that_its_client_left() {
+    let config = |i| {
+        let mut config = Config::new(i, 400, 128);
+        config.setup_timeout = Duration::from_secs(2 + 60 * u64::from(i));
+        config
+    };
+    let (mut world, client, session, free) = asked_with(config);
+    let portals: [&[u8]; 2] = [b"rdma://10.0.0.2:7000/one", b"rdma://10.0.0.2:7000/two"];
+    redirect(&mut world, session, &portals);
+    let next = |world: &mut Pair| loop {
+        match world.sides[1].events.pop_front() {
+            Some(Event::SessionRequest { session, .. }) => break session,
+            Some(_) => {}
+            None => assert!(world.advance()),
+        }
+    };
+    world.run();
+    let first = next(&mut world);
+    let asked = world.now;
+    let second = next(&mut world);
+    assert_eq!(world.now.since(asked), Duration::from_secs(2));
+    let events = &mut world.sides[1].events;
+    let left =
+        |event: &Event| matches!(event, Event::SessionClosed { session, .. } if *session == first);
+    assert!(events.iter().any(left), "{events:?}");
+    let (side, now) = (&mut world.sides[1], world.now);
+    let accepted = side
+        .endpoint
+        .accept(now, first, 70, &[], b"", &mut side.slots);
+    assert_eq!(accepted, Err(CommandError::Unknown));
+    accept(&mut world, second, &[], b"");
+    told(&mut world);
+    let event = world.sides[0].events.pop_front();
+    assert!(
+        matches!(event, Some(Event::Established { .. })),
+        "{event:?}"
+    );
+    close(&mut world, client, free);
+}
+
+#[test]
 fn when_all_fail_the_last_reason_is_told() {
     let (mut world, client, session, free) = asked();
     let portals: [&[u8]; 3] = [b"rdma://10.0.0.8:9", b"nonsense", b"rdma://10.0.0.7:9"];

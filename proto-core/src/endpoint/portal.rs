@@ -10,7 +10,7 @@ use super::Endpoint;
 use super::session::Keep;
 use crate::config::ConnectOptions;
 use crate::entries::{Awaited, Connection, ConnectionEvents, Frames, Portal, Task, TaskFlags};
-use crate::error::{CommandError, Reason, Resource};
+use crate::error::{CommandError, Reason, Resource, Step};
 use crate::event::Event;
 use crate::ids::{ConnectionId, NONE, TransportId};
 use crate::inputs::recorded;
@@ -214,6 +214,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.nexus(n).connection_count -= 1;
         self.detach_nexus(c);
         self.unused_if_empty(n);
+        if awaits {
+            // It may say yes yet, to nobody.
+            self.end_unused(n, Reason::TimedOut(Step::SessionSetup));
+        }
     }
 
     fn try_portal(&mut self, c: u32, portal: &Portal) -> bool {
