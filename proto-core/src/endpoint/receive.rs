@@ -112,11 +112,21 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.stale();
             return;
         };
-        // A queue completes in order: what was posted before and not signalled is done too.
-        while self.nexus(n).sq_head != at {
-            self.pop_work(n, WorkStatus::Success);
-        }
         let status = completion.status;
+        // A queue completes in order: what was posted before and not signalled is done too. A READ
+        // is always signalled: that a device lost its completion and its queue pair is no proof that
+        // the bytes are there.
+        while self.nexus(n).sq_head != at {
+            let no_proof = status != WorkStatus::Success && self.reads_next(n);
+            self.pop_work(
+                n,
+                if no_proof {
+                    WorkStatus::Flushed
+                } else {
+                    WorkStatus::Success
+                },
+            );
+        }
         self.pop_work(n, status);
         match status {
             WorkStatus::Success => self.look_again(n),

@@ -394,6 +394,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         there.then_some((row.nexus, at))
     }
 
+    /// Whether the oldest work request on a send queue is a READ.
+    pub(crate) fn reads_next(&mut self, n: u32) -> bool {
+        let at = self.nexus(n).sq_head;
+        at & FRAME == 0 && self.s.tables().work[at as usize].kind == WorkKind::Read
+    }
+
     /// Takes the oldest work request off a send queue.
     pub(crate) fn pop_work(&mut self, n: u32, status: WorkStatus) {
         let Done {

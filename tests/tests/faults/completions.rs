@@ -316,6 +316,32 @@ fn an_error_of_one_request_ends_all() {
 }
 
 #[test]
+fn a_read_whose_completion_was_lost_with_its_queue_pair_brought_nothing() {
+    let (mut rig, mut talk) = open();
+    rig.gates[1] = Gate::default().hold_work(|work| !matches!(work, Work::Recv { .. }));
+    let large = Say {
+        gathered: 5000,
+        force_read: true,
+        inline: 0,
+        ..Say::request(1)
+    };
+    talk.say(&mut rig, 0, &large);
+    talk.settle(&mut rig);
+    talk.say(&mut rig, 1, &Say::request(2));
+    talk.settle(&mut rig);
+    let reads = |work: &&Work| matches!(work, Work::Read { .. });
+    assert!(rig.posted[1].iter().any(|work| reads(&work)));
+    // A device that completes out of order: the READ has not been done.
+    let (wr, status) = (last_sends(&rig, 1, 1)[0], WorkStatus::Flushed);
+    rig.handle(1, Completion { wr, status, len: 0 });
+    talk.settle(&mut rig);
+    assert_eq!(talk.count(1, "request 1:"), 0, "{:#?}", talk.heard[1]);
+    let failed = Reason::WorkFailed(WorkStatus::Flushed);
+    assert_eq!(reasons(&rig, 1), [failed]);
+    wind_up(&mut rig);
+}
+
+#[test]
 fn a_failed_post_ends_every_message_once() {
     // Two sessions share the transport connection, and one of them posts what fails.
     let (mut rig, mut talk) = open();
