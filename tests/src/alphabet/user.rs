@@ -253,6 +253,11 @@ impl<N: Net> World<N> {
         };
         // A client that was lost has heard so before its new life is accepted.
         while self.hear(1 - i) {}
+        if !portals && !self.ledger.may_begin(2 * number + 1) {
+            let is_sent_on = self.sent_on.contains(&number);
+            assert!(is_sent_on, "the session of connection {number} came twice");
+            return self.turn_away(i, which, Act::Reject(which));
+        }
         let user = self.users[i].lines.len() as u64;
         let portal: &[&[u8]] = &[if i == 0 {
             b"rdma://10.0.0.1:7000"
@@ -269,8 +274,6 @@ impl<N: Net> World<N> {
         match self.command(i, &input) {
             Applied::Connection(Ok(id)) if !portals => {
                 let side = 2 * number + 1;
-                let free = self.ledger.may_begin(side);
-                assert!(free, "the session of connection {number} came twice");
                 self.opened(i, id, Some(side));
                 self.gone(i, session);
             }
@@ -281,9 +284,12 @@ impl<N: Net> World<N> {
     }
 
     fn turn_away(&mut self, i: usize, which: u8, act: Act) {
-        let Some((session, _)) = self.guest(i, which) else {
+        let Some((session, number)) = self.guest(i, which) else {
             return;
         };
+        if matches!(act, Act::Redirect(_)) {
+            self.sent_on.push(number);
+        }
         let now = self.net.now(i);
         let portals: &[&[u8]] = &[b"rdma://10.0.0.2:7000", b"rdma://10.0.0.1:7000"];
         let input = match act {

@@ -45,6 +45,8 @@ pub struct World<N = Devices> {
     /// Sides of connections that were aborted. The other side hears of it by keepalives only if others
     /// are on the same transport connection. One that came by HELLO may have no number yet.
     pub(super) aborted: Vec<Option<u32>>,
+    /// Numbers of connections that were sent on: each portal that owes an answer may let them in.
+    pub(super) sent_on: Vec<u32>,
     /// Commands that are refused are looked at closely, which takes time.
     pub(super) compares: bool,
 }
@@ -57,6 +59,7 @@ impl<N: Net> World<N> {
             ledger: Ledger::new(),
             letters: Vec::new(),
             aborted: Vec::new(),
+            sent_on: Vec::new(),
             compares: false,
         }
     }
