@@ -134,14 +134,23 @@ impl Nexus {
     /// Receives that the peer may be told of now.
     #[inline(always)]
     pub(crate) fn grantable(&self) -> u16 {
-        let slack = SLACK + self.read_acks_expected;
-        self.posted.saturating_sub(self.granted + slack)
+        self.posted.saturating_sub(self.spoken_for())
+    }
+
+    /// Receives that the peer knows of, or may use without being told. Those for READ_ACKs do not
+    /// cost the peer its last few credits: it may need them to send just these.
+    #[inline(always)]
+    fn spoken_for(&self) -> u16 {
+        let acks = self
+            .read_acks_expected
+            .min(self.posted.saturating_sub(FLOOR));
+        self.granted + SLACK + acks
     }
 
     /// Tells the peer of all it may be told, in the frame being written.
     #[inline(always)]
     pub(crate) fn grant(&mut self) -> u16 {
-        let spoken_for = self.granted + SLACK + self.read_acks_expected;
+        let spoken_for = self.spoken_for();
         if self.posted <= spoken_for {
             return 0;
         }

@@ -253,6 +253,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.owe_unfetched(t);
             self.task_input(t, Input::FetchFailed);
             self.queue_read_ack(t);
+            self.drop_answer(t);
             self.finish(t, Ending::Failed(Failure::RefusedHere(code)));
             return;
         }
@@ -357,6 +358,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if flags.contains(TaskFlags::ACK_LATER) {
             flags.remove(TaskFlags::ACK_LATER);
             self.queue_read_ack(t);
+            self.drop_answer(t);
         }
         self.try_free(t);
     }
@@ -533,7 +535,19 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.owe_unfetched(t);
         self.task_input(t, input);
         self.queue_read_ack(t);
+        self.drop_answer(t);
         self.late(t);
+    }
+
+    /// Nobody looks at an answer any more whose data was READ: its receive slot is free, whenever the
+    /// peer is told that its buffers are. The credits for that may hang on it.
+    pub(crate) fn drop_answer(&mut self, t: u32) {
+        let row = self.task(t);
+        let needed = TaskFlags::USER | TaskFlags::ACK_LATER;
+        if row.state == State::Ended && !row.flags.intersects(needed) && row.answer != NONE {
+            let slot = core::mem::replace(&mut row.answer, NONE);
+            self.free_incoming(slot);
+        }
     }
 
     /// A message whose data nobody takes gives its application credit back all the same.

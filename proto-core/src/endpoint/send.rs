@@ -382,6 +382,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if !orphan {
             self.owe(c, t);
         }
+        self.drop_answer(t);
         self.try_free(t);
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use xio_proto::storage::Counts;
 use xio_proto::wire::CreditNop;
 use xio_proto::{
     CmKind, CommandError, Config, Control, Event, Message, Reason, RemoteMemory, RequestOptions,
@@ -570,6 +571,59 @@ fn a_new_peer_gets_in_while_a_user_keeps_everything() {
             .filter(|event| matches!(event, Event::OneWay { .. }))
             .count();
         assert_eq!(came, 1, "shared {shared}");
+        wind_up(&mut rig);
+    }
+}
+
+/// The least that two sides can have: eight receive slots for each transport connection.
+fn least() -> Rig {
+    let config = |i| Config {
+        min_grant: 5,
+        rq_depth: 8,
+        buffer_size: 1024,
+        inline_data_max: 512,
+        ..Config::new(i, 16, 32)
+    };
+    let counts = |config: &Config| Counts {
+        nexuses: 2,
+        ..Pair::counts(config)
+    };
+    Rig::sized(config, counts, |_| TransportLimits::rdma())
+}
+
+#[test]
+fn both_sides_full_of_requests_whose_answers_are_read_go_on() {
+    for requests in 1..=8 {
+        let mut rig = least();
+        let mut talk = Talk::open(&mut rig, false);
+        talk.keep = [true; 2];
+        let say = |user| Say {
+            reply: 1500,
+            ..Say::request(user)
+        };
+        for (user, i) in (0..2 * requests).zip([0, 1].into_iter().cycle()) {
+            talk.say(&mut rig, i, &say(user));
+        }
+        talk.settle(&mut rig);
+        // All that came is answered before anything of it is sent.
+        for i in 0..2 {
+            rig.gates[i].idle = true;
+        }
+        for i in 0..2 {
+            assert!(!talk.kept[i].is_empty());
+            talk.let_go(&mut rig, i);
+        }
+        for i in 0..2 {
+            rig.gates[i].idle = false;
+        }
+        talk.settle(&mut rig);
+        for i in 0..2 {
+            let answered = talk.count(i, "response");
+            assert_eq!(
+                answered, requests as usize,
+                "{requests} requests of side {i}"
+            );
+        }
         wind_up(&mut rig);
     }
 }
