@@ -444,11 +444,10 @@ impl World<Devices> {
     /// # Panics
     /// When something is missing.
     pub fn finish(&mut self) {
-        for _ in 0..24 {
-            self.run(64);
-            self.serve();
-        }
+        self.serve_all();
         self.wait();
+        // Some may have come with the last that was waited for.
+        self.serve_all();
         if self.net.calm {
             self.check_ended();
         }
@@ -469,6 +468,13 @@ impl World<Devices> {
         for side in &self.net.sides {
             assert_eq!(side.core.free_rows(), side.free, "everything is back");
             assert!(side.heap.is_empty(), "memory that never came back");
+        }
+    }
+
+    fn serve_all(&mut self) {
+        for _ in 0..24 {
+            self.run(64);
+            self.serve();
         }
     }
 
