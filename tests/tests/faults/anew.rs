@@ -460,7 +460,7 @@ fn its_user_ends_it_at_any_stage() {
 }
 
 fn rig_gate_hold_connect() -> Gate {
-    xio_tests::rig::Gate::default().hold(connects)
+    Gate::default().hold(connects)
 }
 
 #[test]
