@@ -92,7 +92,7 @@ fn simulate(ctx: &Ctx, level: &str, first: u64, seeds: u64, totals: &mut Totals)
     let xio = ctx.target_dir.join("release/xio");
     let (from, count) = (first.to_string(), seeds.to_string());
     let args = [
-        "sim", "--first", &from, "--seeds", &count, "--faults", level, "--json",
+        "sim", "--first", &from, "--seeds", &count, "--faults", level, "--watch", "--json",
     ];
     let output = ctx.cmd(&xio, args).finish()?;
     let words = String::from_utf8_lossy(&output.stderr);
