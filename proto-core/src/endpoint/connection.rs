@@ -77,6 +77,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::SendFin => {
                 if from == State::Leaving {
                     self.tell_failed(c);
+                    // What was queued before the close is sent before FIN.
+                    self.learn_depth(c);
                 }
                 self.send_fin(c);
             }
@@ -137,21 +139,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.drop_portals(c);
         self.won(c);
-        let session = self.session(s);
-        session.hidden = false;
-        let peer = (
-            session.peer_id,
-            session.peer_depth_messages,
-            session.peer_depth_bytes,
-        );
-        let row = self.connection(c);
-        row.peer_session = peer.0;
-        row.peer_messages = peer.1.into();
-        row.peer_bytes = i64::try_from(peer.2).unwrap_or(i64::MAX);
-        row.peer_depth_bytes = peer.2;
-        if self.uses_credits(c) {
-            self.drop_too_long(c, peer.2);
-        }
+        self.session(s).hidden = false;
+        self.learn_depth(c);
         self.connection_event(
             c,
             if again {
@@ -167,6 +156,25 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.begin_resume(c);
         }
         self.mark_tx(c);
+    }
+
+    /// What the peer said that it takes, with its answer to the session's setup.
+    fn learn_depth(&mut self, c: u32) {
+        let s = self.connection(c).session;
+        let session = self.session(s);
+        let peer = (
+            session.peer_id,
+            session.peer_depth_messages,
+            session.peer_depth_bytes,
+        );
+        let row = self.connection(c);
+        row.peer_session = peer.0;
+        row.peer_messages = peer.1.into();
+        row.peer_bytes = i64::try_from(peer.2).unwrap_or(i64::MAX);
+        row.peer_depth_bytes = peer.2;
+        if self.uses_credits(c) {
+            self.drop_too_long(c, peer.2);
+        }
     }
 
     fn send_fin(&mut self, c: u32) {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use xio_proto::{
-    CmEvent, CmKind, CommandError, ConnectOptions, Event, Failure, Reason, Resource, Step,
+    CmEvent, CmKind, CommandError, Config, ConnectOptions, Event, Failure, Message, Reason,
+    RequestOptions, Resource, Step, TransportLimits,
 };
-use xio_tests::rig::{Gate, Rig};
+use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
 use crate::users::{
-    accepts, closed, connects, creates, deaf_to_frames, established, failed, reasons, resolves,
+    accepts, closed, connects, creates, deaf_to_frames, established, failed, is, reasons, resolves,
     serve, settle, wind_up,
 };
 
@@ -118,6 +119,28 @@ fn all_sessions_of_one_turn_are_established() {
         assert_eq!((established(&rig, 0), established(&rig, 1)), (all, all));
         let made = rig.steps[0].iter().filter(|step| connects(step)).count();
         assert_eq!(made, 1, "one transport connection for all");
+        wind_up(&mut rig);
+    }
+}
+
+#[test]
+fn what_was_said_before_a_close_that_waits_for_the_answer_is_sent() {
+    for flow_control in [false, true] {
+        let config = |i| Config {
+            flow_control,
+            ..small(i)
+        };
+        let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+        let client = rig.dial(60);
+        rig.run();
+        let (now, endpoint) = (rig.now, &mut rig.sides[0].endpoint);
+        let (message, options) = (Message::default(), RequestOptions::default());
+        endpoint.send_one_way(client, &message, &options).unwrap();
+        endpoint.close(now, client).unwrap();
+        settle(&mut rig);
+        let came = is(&rig, 1, |event| matches!(event, Event::OneWay { .. }));
+        let sent = is(&rig, 0, |event| matches!(event, Event::Sent { .. }));
+        assert_eq!((came, sent), (1, 1), "{:?}", rig.log[0]);
         wind_up(&mut rig);
     }
 }
