@@ -77,8 +77,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             Action::SendFin => {
                 if from == State::Leaving {
                     self.tell_failed(c);
-                    // What was queued before the close is sent before FIN.
-                    self.learn_depth(c);
+                    // What was queued before the close is sent before FIN, if it was let in.
+                    let s = self.connection(c).session;
+                    if self.session(s).peer_depth_messages > 0 {
+                        self.learn_depth(c);
+                    }
                 }
                 self.send_fin(c);
             }
