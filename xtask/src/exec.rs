@@ -2,12 +2,15 @@
 //! that one stream has it in the order in which it happened.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+
+/// Lines that an error repeats of what a child process printed.
+const TOLD_MAX: usize = 200;
 
 /// A child process to be run.
 #[derive(Debug)]
@@ -127,6 +130,39 @@ impl Cmd {
         Ok(())
     }
 
+    /// Runs it like [`run`](Self::run). The error of one that does not succeed goes on with what it
+    /// printed last, from the line on that contains `from`: behind the output of later steps nobody
+    /// would find it.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not succeed.
+    pub(crate) fn run_telling(mut self, from: &str) -> Result<()> {
+        let shown = self.shown();
+        println!("$ {shown}");
+        let (reader, writer) = std::io::pipe()?;
+        self.command.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = self
+            .command
+            .spawn()
+            .with_context(|| format!("cannot run {shown}"))?;
+        // The writing end is the child's alone, so that reading comes to an end with it.
+        drop(self);
+        let mut told = Vec::new();
+        for line in std::io::BufReader::new(reader).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            println!("{line}");
+            if !told.is_empty() || line.contains(from) {
+                told.push(line);
+            }
+        }
+        let status = child.wait()?;
+        if !status.success() {
+            told.truncate(TOLD_MAX);
+            bail!("{status}: {shown}\n{}", told.join("\n"));
+        }
+        Ok(())
+    }
+
     /// Prints what is to be run, and has its errors go to our standard output.
     fn announce(&mut self) -> Result<String> {
         let shown = self.shown();
@@ -185,5 +221,24 @@ impl Cmd {
             shown.push_str(&arg.to_string_lossy());
         }
         shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_repeats_what_was_printed_last() {
+        let script = "echo early; echo there: 1 >&2; echo late; exit $0";
+        let run = |status: &str| {
+            let cmd = Cmd::new(Path::new("/"), Path::new("/bin/sh"));
+            cmd.args(["-c", script, status]).run_telling("there:")
+        };
+        assert!(run("0").is_ok());
+        let error = run("3").expect_err("it fails").to_string();
+        let (what, told) = error.split_once('\n').expect("more than a line");
+        assert!(what.starts_with("exit status: 3: sh -c"), "{what}");
+        assert_eq!(told, "there: 1\nlate");
     }
 }

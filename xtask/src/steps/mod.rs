@@ -232,7 +232,7 @@ fn print_line(mark: &str, report: &Report) {
         "{mark} {:<13} {verdict:<8} {:>7.1} s  {}",
         report.name,
         report.elapsed.as_secs_f64(),
-        report.note
+        report.note.lines().next().unwrap_or_default()
     );
     println!("{}", line.trim_end());
 }
@@ -241,6 +241,12 @@ fn summary(reports: &[Report]) -> bool {
     println!("\n== summary");
     for report in reports {
         print_line("  ", report);
+    }
+    for report in reports {
+        // What is more than a line of the table.
+        if let Some((_, more)) = report.note.split_once('\n') {
+            println!("\n== {}\n{more}\n", report.name);
+        }
     }
     let count = |verdict| {
         reports

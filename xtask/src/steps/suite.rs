@@ -24,6 +24,12 @@ pub(super) fn run(ctx: &Ctx) -> Result<Outcome> {
     for package in ctx.checked_packages() {
         cmd = cmd.args(["--package", &package.name]);
     }
-    cmd.run()?;
+    // Both print the tests that failed, and why, behind this.
+    let from = if has_nextest {
+        " Summary ["
+    } else {
+        "failures:"
+    };
+    cmd.run_telling(from)?;
     Ok(Outcome::Passed(format!("with {runner}")))
 }
