@@ -124,7 +124,9 @@ struct Client {
     answers: u64,
     /// The server's life that answers may come from.
     life: u64,
-    /// When the loss was heard, until it is there again.
+    /// When the driver was last asked: what it tells is not older.
+    asked: Instant,
+    /// When the driver was asked that told of the loss, until it is there again.
     lost: Option<Instant>,
     up: bool,
     /// Attempts of the last outage, and how long that took.
@@ -159,6 +161,7 @@ impl Client {
             out: 0,
             answers: 0,
             life: 0,
+            asked: Instant::now(),
             lost: None,
             up: false,
             took: (0, Duration::ZERO),
@@ -224,7 +227,7 @@ impl Client {
             Event::Established { .. } => self.up = true,
             Event::Reconnecting { unanswered, .. } => {
                 assert_eq!(unanswered, 0);
-                self.lost = Some(Instant::now());
+                self.lost = Some(self.asked);
                 self.up = false;
             }
             Event::Reconnected {
@@ -260,6 +263,7 @@ impl Client {
         }
         self.fill();
         let wait = Some(Duration::from_millis(20));
+        self.asked = Instant::now();
         self.driver.poll(wait).expect("polls");
     }
 
