@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::Endpoint;
 use super::fit::Misfit;
 use super::reconnect::for_each_oldest_first;
-use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, TaskFlags};
+use crate::entries::{Awaited, ConnectionEvents, Ending, Frames, Task, TaskFlags, Transfer};
 use crate::error::{Length, Reason, Step};
 use crate::ids::NONE;
 use crate::mutant::mutated;
@@ -17,10 +17,38 @@ use crate::state::{nexus, session};
 use crate::storage::Storage;
 use crate::timer::Timer;
 use crate::trace::Trace;
-use crate::wire::Kind;
+use crate::wire::{Framing, Kind};
 
 /// Keepalives that a peer may send in a second.
 const KEEPALIVES_A_SECOND: u8 = 10;
+
+/// The list of a transport connection in which a message stood.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Transfers {
+    None,
+    Read,
+    Acknowledge,
+}
+
+impl Task {
+    /// Whether no READ of its answer is under way, and no more will be when its connection ends.
+    fn read_ends_here(&self) -> bool {
+        let Transfer {
+            posted,
+            done,
+            total,
+        } = self.transfer;
+        let fetched = matches!(
+            self.state,
+            TaskState::AnswerFetching | TaskState::Orphaned | TaskState::Ended
+        );
+        fetched
+            && !self.flags.contains(TaskFlags::USER)
+            && self.answer != NONE
+            && done == posted
+            && total > 0
+    }
+}
 
 impl<S: Storage, T: Trace> Endpoint<S, T> {
     pub(crate) fn connection_input(&mut self, c: u32, input: Input, reason: Option<Reason>) {
@@ -593,13 +621,53 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         });
     }
 
-    /// A message of a connection that ends or is lost.
+    /// A message of a connection that ends or is lost. The peer is told that its buffers of an
+    /// answer are free as long as there is a transport connection to tell it on.
     pub(crate) fn end_task(&mut self, t: u32, reason: Reason) {
         let left = self.leave_transfers(t);
+        let owed = left == Transfers::Acknowledge || self.task(t).read_ends_here();
+        let told = owed && self.acknowledge(t);
         self.flush_task(t, reason);
-        if left {
+        if told {
+            self.trace
+                .mark("answer acknowledged for an ended connection");
+            self.outlive_connection(t, reason);
+        } else if left != Transfers::None {
             // One that had ended waited for its READ_ACK only.
             self.try_free(t);
+        }
+    }
+
+    /// Queues a READ_ACK, unless the transport connection goes down or is gone.
+    fn acknowledge(&mut self, t: u32) -> bool {
+        let n = self.task(t).nexus;
+        if n == NONE || self.nexus(n).framing != Framing::Rdma {
+            return false;
+        }
+        let state = self.nexus(n).state;
+        if !matches!(state, nexus::State::Online | nexus::State::Idle) {
+            return false;
+        }
+        self.queue_read_ack(t);
+        self.task(t).flags.contains(TaskFlags::QUEUED)
+    }
+
+    /// A message of an ended connection whose READ_ACK is still to be sent.
+    fn outlive_connection(&mut self, t: u32, reason: Reason) {
+        self.drop_answer(t);
+        let orphan = TaskFlags::ORPHAN | TaskFlags::ORPHAN_LATER;
+        if !self.task(t).flags.intersects(orphan) {
+            self.orphan(t, reason);
+        }
+    }
+
+    /// The last READ of an answer is done whose connection has ended before.
+    pub(crate) fn end_late_fetch(&mut self, t: u32) {
+        let row = self.task(t);
+        let (over, c) = (row.state == TaskState::Ended, row.connection);
+        if over && c != NONE && row.read_ends_here() && self.acknowledge(t) {
+            let reason = self.connection(c).reason;
+            self.outlive_connection(t, reason);
         }
     }
 
@@ -624,21 +692,30 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Takes a task of a connection that ends out of its nexus's lists of READs and READ_ACKs.
-    fn leave_transfers(&mut self, t: u32) -> bool {
+    fn leave_transfers(&mut self, t: u32) -> Transfers {
         let row = self.task(t);
         let n = row.nexus;
+        let later = row.flags.contains(TaskFlags::ACK_LATER);
         row.flags.remove(TaskFlags::ACK_LATER);
         if n == NONE || !row.flags.contains(TaskFlags::QUEUED) {
-            return false;
+            return Transfers::None;
         }
+        let mut left = if later {
+            Transfers::Acknowledge
+        } else {
+            Transfers::Read
+        };
         row.flags.remove(TaskFlags::QUEUED);
         let tables = self.s.tables();
         let nexus = &mut tables.nexuses[n as usize];
-        for list in [
-            (&mut nexus.rdma_head, &mut nexus.rdma_tail),
-            (&mut nexus.ack_head, &mut nexus.ack_tail),
+        for (list, head, tail) in [
+            (left, &mut nexus.rdma_head, &mut nexus.rdma_tail),
+            (
+                Transfers::Acknowledge,
+                &mut nexus.ack_head,
+                &mut nexus.ack_tail,
+            ),
         ] {
-            let (head, tail) = list;
             let (mut before, mut at) = (NONE, *head);
             while at != NONE && at != t {
                 before = at;
@@ -647,6 +724,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             if at == NONE {
                 continue;
             }
+            left = list;
             let next = tables.tasks[t as usize].queue_next;
             if before == NONE {
                 *head = next;
@@ -657,7 +735,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 *tail = before;
             }
         }
-        true
+        left
     }
 
     /// Requests that were never posted come back at the peer's FIN; queued answers stay.

@@ -13,8 +13,8 @@ use crate::storage::Storage;
 use crate::tid;
 use crate::trace::Trace;
 use crate::wire::{
-    Kind, Op, Request, Response, SessionFields, SessionFlags, TransportFlags, Violation, What,
-    status,
+    Framing, Kind, Op, Request, Response, SessionFields, SessionFlags, TransportFlags, Violation,
+    What, status,
 };
 
 impl Connection {
@@ -92,7 +92,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     fn arrive(&mut self, n: u32, c: u32, slot: u32, request: &Request<'_>, wait: u64) {
         let t = slot;
         let head = &request.head;
-        let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
+        let stream = self.nexus(n).framing != Framing::Rdma;
         let expires = self.g.now.after(core::time::Duration::from_micros(wait));
         let tables = self.s.tables();
         let row = &mut tables.tasks[t as usize];
@@ -164,7 +164,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         response: &Response<'_>,
     ) -> Result<Keep, Violation> {
         let Some(t) = self.answered_task(n, response)? else {
-            return Ok(Keep::No);
+            return Ok(self.answer_to_nobody(n, slot, response));
         };
         let session = &response.session;
         let c = self.task(t).connection;
@@ -232,6 +232,26 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         Err(unknown)
     }
 
+    /// The data of a response that nobody waits for any more is not READ. If it was to be, the peer
+    /// is told that its buffers are free; the frame's slot is the place of the READ_ACK until then.
+    fn answer_to_nobody(&mut self, n: u32, slot: u32, response: &Response<'_>) -> Keep {
+        if response.head.op != Op::Read || self.nexus(n).framing != Framing::Rdma {
+            return Keep::No;
+        }
+        let row = self.task(slot);
+        row.reset();
+        row.kind = response.kind;
+        row.flags = TaskFlags::INCOMING | TaskFlags::ORPHAN;
+        row.nexus = n;
+        row.peer_tid = response.head.ltid;
+        self.task_input(slot, Input::Arrive);
+        self.task_input(slot, Input::Release);
+        self.trace.mark("late response acknowledged");
+        self.queue_read_ack(slot);
+        self.try_free(slot);
+        Keep::Yes
+    }
+
     fn answer_one_way(&mut self, t: u32, code: u32) {
         let row = self.task(t);
         row.flags.remove(TaskFlags::PEER_HOLDS);
@@ -275,7 +295,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         row.flags.remove(TaskFlags::PEER_HOLDS);
         let size = head.data_len + u64::from(head.header_len);
-        let stream = self.nexus(n).framing != crate::wire::Framing::Rdma;
+        let stream = self.nexus(n).framing != Framing::Rdma;
         if stream && head.op == Op::Write && head.status == 0 && head.data_len > 0 {
             return self.stream_answer(n, c, t, slot, response);
         }

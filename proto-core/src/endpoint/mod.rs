@@ -88,6 +88,8 @@ pub const MARKS: &[&str] = &[
     "receives shrunk for a new peer",
     "peer refused for lack of receives",
     "late answer dropped",
+    "late response acknowledged",
+    "answer acknowledged for an ended connection",
     "stale completion ignored",
     "stale session frame ignored",
     "receipt joined to response",

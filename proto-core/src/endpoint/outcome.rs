@@ -222,11 +222,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message in the user's hands outlives its connection; its slots are no longer counted to
     /// the transport connection, which may be gone by the time they come back.
-    fn orphan(&mut self, t: u32, reason: Reason) {
+    pub(crate) fn orphan(&mut self, t: u32, reason: Reason) {
         let row = self.task(t);
         row.closed = reason;
-        // Its own frame may not be out, though the answer to it has come.
-        if !row.flags.contains(TaskFlags::ON_QUEUE) {
+        // Its own frame may not be out, though the answer to it has come, or its READ_ACK.
+        let leaving = TaskFlags::ON_QUEUE | TaskFlags::QUEUED;
+        if !row.flags.intersects(leaving) {
             row.nexus = NONE;
         }
         let incoming = if row.flags.contains(TaskFlags::INCOMING) {
@@ -370,6 +371,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             NONE,
             "a connection stays on a freed nexus"
         );
+        // READ_ACKs of responses that came for nobody.
+        while self.nexus(n).ack_head != NONE {
+            self.take_read_ack(n);
+        }
     }
 
     /// A message's deadline passed.

@@ -492,6 +492,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let open = matches!(row.state, State::Fetching | State::AnswerFetching);
         if !open {
             self.end_orphaned_fetch(t);
+            self.end_late_fetch(t);
             return;
         }
         if row.transfer.done < row.transfer.total {
@@ -658,7 +659,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// The peer is told that its buffers of a READ response are free.
-    fn queue_read_ack(&mut self, t: u32) {
+    pub(crate) fn queue_read_ack(&mut self, t: u32) {
         let n = self.task(t).nexus;
         let forgotten = mutated!(self.g, ReadAckForgotten);
         if n == NONE || self.nexus(n).framing != Framing::Rdma || forgotten {
@@ -685,6 +686,10 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let task = &mut tables.tasks[t as usize];
         task.flags.remove(TaskFlags::QUEUED);
         let rtid = task.peer_tid;
+        let orphan = TaskFlags::ORPHAN | TaskFlags::ORPHAN_LATER;
+        if task.flags.intersects(orphan) && task.work == 0 {
+            task.nexus = NONE;
+        }
         self.try_free(t);
         rtid
     }

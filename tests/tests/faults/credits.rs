@@ -6,8 +6,8 @@ use std::time::Duration;
 use xio_proto::storage::Counts;
 use xio_proto::wire::CreditNop;
 use xio_proto::{
-    CmKind, CommandError, Config, Control, Event, Message, Reason, RemoteMemory, RequestOptions,
-    Segment, TransportLimits, Work,
+    CmKind, CommandError, Config, ConnectOptions, Control, Event, Message, Reason, RemoteMemory,
+    RequestOptions, Segment, TransportLimits, Work,
 };
 use xio_tests::pair::{Pair, Side};
 use xio_tests::rig::{Gate, Rig, small};
@@ -624,6 +624,44 @@ fn both_sides_full_of_requests_whose_answers_are_read_go_on() {
                 "{requests} requests of side {i}"
             );
         }
+        wind_up(&mut rig);
+    }
+}
+
+/// Who aborts a connection beside others sends no READ_ACK for an answer that comes later.
+#[test]
+fn read_acks_that_never_come_leave_others_their_credits() {
+    for aborted in 1..=6 {
+        let mut rig = least();
+        let mut talk = Talk::open(&mut rig, false);
+        let first = talk.connections[0].expect("open");
+        talk.keep[1] = true;
+        for user in 0..aborted {
+            let asked = Say {
+                reply: 1500,
+                ..Say::request(user)
+            };
+            talk.say(&mut rig, 0, &asked);
+        }
+        talk.settle(&mut rig);
+        let mut options = ConnectOptions::new(61);
+        options.own_nexus = false;
+        rig.dial_with(&options);
+        talk.settle(&mut rig);
+        assert_eq!(established(&rig, 0), 2);
+        assert_ne!(talk.connections[0], Some(first));
+        let now = rig.now;
+        let done = rig.sides[0].endpoint.abort(now, first);
+        assert_eq!(done, Ok(()));
+        talk.let_go(&mut rig, 1);
+        talk.settle(&mut rig);
+        talk.keep[1] = false;
+        for user in 10..15 {
+            talk.say(&mut rig, 0, &Say::one_way(user));
+        }
+        talk.settle(&mut rig);
+        let came = talk.count(1, "one-way");
+        assert_eq!(came, 5, "{aborted} aborted: {:#?}", talk.heard);
         wind_up(&mut rig);
     }
 }

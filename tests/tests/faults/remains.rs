@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use xio_proto::{
-    CmKind, CommandError, Completion, Control, Event, Message, Reason, RequestOptions, Slots,
-    TransportLimits, Work, WorkStatus,
+    CmKind, CommandError, Completion, ConnectOptions, Control, Event, Message, Reason,
+    RequestOptions, Slots, TransportLimits, Work, WorkStatus,
 };
 use xio_tests::rig::{Gate, Rig, name, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
-use crate::users::{abort, closed, destroyed, open, wind_up};
+use crate::users::{abort, closed, destroyed, established, open, wind_up};
+
+const READ_ACK: [u8; 4] = [0, 0, 0x20, 4];
 
 /// A server with one receive queue for all.
 fn open_shared() -> (Rig, Talk) {
@@ -329,4 +331,73 @@ fn completions_of_an_earlier_life_are_stale() {
     talk.settle(&mut rig);
     assert_eq!(talk.count(0, "response 2"), 1);
     wind_up(&mut rig);
+}
+
+/// How far an answer whose data is to be READ has come when its requester aborts its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    OnItsWay,
+    WaitsForMemory,
+    BeingRead,
+    Read,
+}
+
+/// The peer of a connection that is aborted beside others had buffers READ, which came back only
+/// with the transport connection.
+#[test]
+fn who_aborts_beside_others_acknowledges_answers() {
+    for stage in [
+        Stage::OnItsWay,
+        Stage::WaitsForMemory,
+        Stage::BeingRead,
+        Stage::Read,
+    ] {
+        let (mut rig, mut talk) = open();
+        let (first, server) = (talk.connections[0], talk.connections[1]);
+        let mut options = ConnectOptions::new(61);
+        options.own_nexus = false;
+        rig.dial_with(&options);
+        talk.settle(&mut rig);
+        assert_eq!(established(&rig, 0), 2);
+        talk.connections = [first, server];
+        let say = |user| Say {
+            reply: 20_000,
+            ..Say::request(user)
+        };
+        let gate = &mut rig.gates[0];
+        (gate.frames, gate.sends) = match stage {
+            Stage::OnItsWay => (true, false),
+            Stage::WaitsForMemory => (false, false),
+            Stage::BeingRead | Stage::Read => (false, true),
+        };
+        talk.keep[0] = stage == Stage::WaitsForMemory;
+        for user in 0..3 {
+            talk.say(&mut rig, 0, &say(user));
+        }
+        talk.settle(&mut rig);
+        if stage == Stage::Read {
+            rig.gates[0].idle = true;
+            rig.gates[0].sends = false;
+            rig.complete_sends(0, usize::MAX);
+            talk.settle(&mut rig);
+            assert_eq!(talk.count(0, "response"), 3);
+        }
+        let acknowledged = |rig: &Rig| {
+            let acks = rig.sides[0].sent.iter();
+            acks.filter(|frame| frame[4..8] == READ_ACK).count()
+        };
+        assert_eq!(acknowledged(&rig), 0, "{stage:?}: too early to tell");
+        let now = rig.now;
+        let aborted = rig.sides[0].endpoint.abort(now, first.expect("open"));
+        assert_eq!(aborted, Ok(()));
+        rig.gates[0] = Gate::default();
+        rig.arrive(0, usize::MAX);
+        rig.complete_sends(0, usize::MAX);
+        talk.settle(&mut rig);
+        assert_eq!(acknowledged(&rig), 3, "{stage:?}");
+        assert_eq!(talk.count(1, "sent"), 3, "{stage:?}: {:#?}", talk.heard[1]);
+        assert_eq!(closed(&rig, 0), 1, "{stage:?}");
+        talk.keep[0] = false;
+        wind_up(&mut rig);
+    }
 }
