@@ -158,7 +158,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             len: row.portals_len.into(),
         };
         let (user, count, unresolved) = (row.user, row.portals, row.unresolved);
-        if !tries(row.state) {
+        // A client that leaves before its setup is sent there still names the portal in it.
+        if !tries(row.state) && !row.frames.contains(Frames::SETUP_REQ) {
             self.drop_portals(c);
         }
         Event::Portals {

@@ -175,6 +175,9 @@ impl World<Devices> {
                 self.user(i, command);
             }
         }
+        let goodbyes = self.sent_on.len() as u32;
+        let mut rows = self.net.sides.iter().map(|side| side.core.free_rows());
+        self.speechless |= rows.any(|free| free.connections < goodbyes);
         self.check_invariants();
     }
 
@@ -454,9 +457,10 @@ impl World<Devices> {
         self.close_all();
         if self.net.calm {
             let lines = self.users.iter().flat_map(|user| &user.lines);
-            // What is over may wait for the transport connection, which such a one keeps.
+            // What is over may wait for the transport connection, which such a one keeps, or one
+            // that waits for a goodbye.
             let deaf = |line: &Line| self.may_be_aborted(line.side.map(|side| side ^ 1));
-            let kept = lines.clone().any(|line| !line.over && deaf(line));
+            let kept = self.speechless || lines.clone().any(|line| !line.over && deaf(line));
             let open = lines.clone().find(|line| !line.over && !kept);
             let left = [self.left(0), self.left(1)];
             assert!(open.is_none(), "never closed: {open:?}: {left:?}");

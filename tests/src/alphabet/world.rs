@@ -47,6 +47,8 @@ pub struct World<N = Devices> {
     pub(super) aborted: Vec<Option<u32>>,
     /// Numbers of connections that were sent on: each portal that owes an answer may let them in.
     pub(super) sent_on: Vec<u32>,
+    /// One that was sent on may have had no row to say goodbye with where it was.
+    pub(super) speechless: bool,
     /// Commands that are refused are looked at closely, which takes time.
     pub(super) compares: bool,
 }
@@ -60,6 +62,7 @@ impl<N: Net> World<N> {
             letters: Vec::new(),
             aborted: Vec::new(),
             sent_on: Vec::new(),
+            speechless: false,
             compares: false,
         }
     }

@@ -316,6 +316,44 @@ fn a_moved_connection_leaves_nothing_behind() {
     }
 }
 
+/// The portal is named in the setup, which is sent after the user has heard of all and closed.
+#[test]
+fn a_client_that_closes_on_its_way_to_a_portal_still_names_it() {
+    let portal = b"rdma://10.0.0.2:7000";
+    let named = |frame: &&Vec<u8>| frame.windows(portal.len()).any(|part| part == portal);
+    let setups = |rig: &Rig| rig.sides[0].sent.iter().filter(named).count();
+    let mut after_close = 0;
+    for steps in 0..24 {
+        let mut rig = Rig::new();
+        rig.dial(60);
+        rig.run();
+        let Some(Event::SessionRequest { session, .. }) = rig.sides[1].events.pop_front() else {
+            panic!("nobody asked")
+        };
+        let (now, side) = (rig.now, &mut rig.sides[1]);
+        let sent_on = side
+            .endpoint
+            .redirect(now, session, &[portal], &mut side.slots);
+        assert_eq!(sent_on, Ok(()));
+        rig.sides[0].deaf = true;
+        for turn in 0..steps {
+            rig.step(turn % 2);
+        }
+        let before = setups(&rig);
+        let (now, client) = (rig.now, rig.dialed[0]);
+        let closed = rig.sides[0].endpoint.close(now, client);
+        assert_eq!(closed, Ok(()));
+        rig.gates[0].idle = true;
+        rig.sides[0].deaf = false;
+        rig.run();
+        rig.gates[0].idle = false;
+        settle(&mut rig);
+        after_close += setups(&rig) - before;
+        wind_up(&mut rig);
+    }
+    assert!(after_close > 0, "none closed when the setup was due");
+}
+
 #[test]
 fn a_connect_that_is_refused_at_once_changes_nothing() {
     let mut rig = Rig::new();
