@@ -318,6 +318,8 @@ impl<N: Net> World<N> {
         let (now, connection) = (self.net.now(i), line.id);
         let input = if at_once {
             self.aborted.push(line.side);
+            // A server that turns it away has nobody to part with.
+            self.speechless |= !line.up;
             Input::Abort { now, connection }
         } else {
             Input::Close { now, connection }

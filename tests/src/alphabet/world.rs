@@ -47,7 +47,8 @@ pub struct World<N = Devices> {
     pub(super) aborted: Vec<Option<u32>>,
     /// Numbers of connections that were sent on: each portal that owes an answer may let them in.
     pub(super) sent_on: Vec<u32>,
-    /// One that was sent on may have had no row to say goodbye with where it was.
+    /// One may have left its transport connection without goodbye: it was aborted before it was up,
+    /// or had no row for that when it was sent on.
     pub(super) speechless: bool,
     /// Commands that are refused are looked at closely, which takes time.
     pub(super) compares: bool,
