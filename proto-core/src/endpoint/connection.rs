@@ -474,6 +474,8 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     fn free_connection(&mut self, c: u32) {
+        // First, or what it gives back would be offered to itself.
+        self.leave_blocked(c);
         let row = self.connection(c);
         let s = row.session;
         // Private data of an answer that no event named: the user had closed the connection.
@@ -481,7 +483,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if untold != NONE {
             self.drop_incoming(untold);
         }
-        self.leave_blocked(c);
         self.leave_pool(c);
         self.forget_retry(c);
         if s != NONE {
