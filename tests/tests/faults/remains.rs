@@ -354,9 +354,7 @@ fn who_aborts_beside_others_acknowledges_answers() {
     ] {
         let (mut rig, mut talk) = open();
         let (first, server) = (talk.connections[0], talk.connections[1]);
-        let mut options = ConnectOptions::new(61);
-        options.own_nexus = false;
-        rig.dial_with(&options);
+        rig.dial_with(&ConnectOptions::new(61));
         talk.settle(&mut rig);
         assert_eq!(established(&rig, 0), 2);
         talk.connections = [first, server];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use xio_proto::{
     CmEvent, CmKind, CommandError, Config, ConnectOptions, Event, Failure, Message, Reason,
-    RequestOptions, Resource, Step, TransportLimits,
+    RequestOptions, Resource, SessionId, Step, TransportLimits,
 };
 use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
@@ -62,14 +62,20 @@ fn close_and_abort_at_every_step_end_once() {
     }
 }
 
-#[test]
-fn a_rejection_is_told_once_and_leaves_nothing() {
+/// A client that waits for its server's user to decide about a session.
+fn asked() -> (Rig, SessionId) {
     let mut rig = Rig::new();
     rig.dial(60);
     rig.run();
     let Some(Event::SessionRequest { session, .. }) = rig.sides[1].events.pop_front() else {
         panic!("nobody asked")
     };
+    (rig, session)
+}
+
+#[test]
+fn a_rejection_is_told_once_and_leaves_nothing() {
+    let (mut rig, session) = asked();
     let (now, side) = (rig.now, &mut rig.sides[1]);
     let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
     endpoint
@@ -283,13 +289,7 @@ fn a_moved_connection_leaves_nothing_behind() {
     for redirect in [false, true] {
         for lost in 0..20 {
             for i in 0..2 {
-                let mut rig = Rig::new();
-                rig.dial(60);
-                rig.run();
-                let Some(Event::SessionRequest { session, .. }) = rig.sides[1].events.pop_front()
-                else {
-                    panic!("nobody asked")
-                };
+                let (mut rig, session) = asked();
                 let (now, side) = (rig.now, &mut rig.sides[1]);
                 let portals: [&[u8]; 1] = [b"rdma://10.0.0.2:7000"];
                 let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
@@ -324,12 +324,7 @@ fn a_client_that_closes_on_its_way_to_a_portal_still_names_it() {
     let setups = |rig: &Rig| rig.sides[0].sent.iter().filter(named).count();
     let mut after_close = 0;
     for steps in 0..24 {
-        let mut rig = Rig::new();
-        rig.dial(60);
-        rig.run();
-        let Some(Event::SessionRequest { session, .. }) = rig.sides[1].events.pop_front() else {
-            panic!("nobody asked")
-        };
+        let (mut rig, session) = asked();
         let (now, side) = (rig.now, &mut rig.sides[1]);
         let sent_on = side
             .endpoint
