@@ -547,11 +547,11 @@ impl Watch {
         });
     }
 
-    /// A message comes: while the connection is up, or to a client that closed while its server said
-    /// yes, be it to a connection that was lost.
+    /// A message comes: while the connection is up, or to a client that closed or stopped while its
+    /// server said yes, be it to a connection that was lost.
     fn comes(&mut self, event: &Event, id: ConnectionId, user: u64) {
         let stages = [Stage::Up, Stage::Failed, Stage::Lost];
-        let ends = self.line(id).is_some_and(|line| line.ends);
+        let ends = self.stopping || self.line(id).is_some_and(|line| line.ends);
         let stages = &stages[..if ends { 3 } else { 2 }];
         self.moves(event, id, user, stages, None);
     }
