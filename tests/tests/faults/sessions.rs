@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use xio_proto::storage::Counts;
 use xio_proto::{
     CmEvent, CmKind, CommandError, Config, ConnectOptions, Event, Failure, Message, Reason,
     RequestOptions, Resource, SessionId, Step, TransportLimits,
 };
+use xio_tests::pair::Pair;
 use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
@@ -347,6 +349,57 @@ fn a_client_that_closes_on_its_way_to_a_portal_still_names_it() {
         wind_up(&mut rig);
     }
     assert!(after_close > 0, "none closed when the setup was due");
+}
+
+/// Without a row for the goodbye: alone it ends the old transport connection, so that the server is done
+/// with it at once; beside others it is silent, and the server waits.
+#[test]
+fn who_is_sent_away_with_a_full_table_leaves_without_goodbye() {
+    for others in [0, 3] {
+        let counts = |config: &Config| Counts {
+            connections: if config.endpoint == 0 { others + 1 } else { 16 },
+            ..Pair::counts(config)
+        };
+        let mut rig = Rig::sized(small, counts, |_| TransportLimits::rdma());
+        for user in 0..others {
+            rig.dial_with(&shared(user as u64));
+        }
+        settle(&mut rig);
+        rig.dial_with(&shared(60));
+        rig.run();
+        let asked = rig.sides[1].events.pop_front();
+        let Some(Event::SessionRequest { session, .. }) = asked else {
+            panic!("{asked:?}")
+        };
+        let (now, side) = (rig.now, &mut rig.sides[1]);
+        let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
+        let portals: [&[u8]; 1] = [b"rdma://10.0.0.2:7000"];
+        endpoint
+            .redirect(now, session, &portals, slots)
+            .expect("asked");
+        settle(&mut rig);
+        let all = others + 1;
+        assert_eq!((established(&rig, 0), established(&rig, 1)), (all, all));
+        assert_eq!((reasons(&rig, 0), reasons(&rig, 1)), (vec![], vec![]));
+        let left = |rig: &Rig| {
+            let rows = rig.free[1].connections - rig.sides[1].endpoint.free_rows().connections;
+            rows as usize - all
+        };
+        assert_eq!(left(&rig), usize::from(others > 0));
+        let start = rig.now;
+        while left(&rig) > 0 {
+            assert!(rig.advance(), "{:?}", rig.log[1]);
+        }
+        let waited = rig.now.since(start);
+        let fin_timeout = small(1).fin_timeout;
+        let most = if others > 0 {
+            fin_timeout
+        } else {
+            Duration::ZERO
+        };
+        assert!(waited == most, "{waited:?}");
+        wind_up(&mut rig);
+    }
 }
 
 #[test]
