@@ -451,6 +451,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let c = session.connections;
         debug_assert_ne!(c, NONE, "a session that asks has its connection");
+        if self.connection(c).state != connection::State::Requested {
+            return Err(CommandError::WrongState("its client has gone"));
+        }
         Ok((s, c))
     }
 

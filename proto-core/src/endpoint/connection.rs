@@ -2,8 +2,6 @@
 //! gets its outcome, every buffer comes back, then `Closed`. Table in `state/connection.rs`,
 //! description in PROTOCOL.md 8.
 
-use core::time::Duration;
-
 use super::Endpoint;
 use super::fit::Misfit;
 use super::reconnect::for_each_oldest_first;
@@ -18,9 +16,6 @@ use crate::storage::Storage;
 use crate::timer::Timer;
 use crate::trace::Trace;
 use crate::wire::{Framing, Kind};
-
-/// Keepalives that a peer may send in a second.
-const KEEPALIVES_A_SECOND: u8 = 10;
 
 /// The list of a transport connection in which a message stood.
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -69,6 +64,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         self.trace
             .transition(2, c, from as u8, input as u8, next as u8);
+        if from == State::Leaving && matches!(input, Input::Moved | Input::Refused) {
+            // The peer has no use for what is queued: it said no.
+            let reason = self.connection(c).reason;
+            self.flush_queued_requests(c, reason);
+        }
         // The peer answered our FIN: all that went before it has arrived.
         let answered = from == State::TimeWait || input == Input::FinRsp;
         if answered && action == Action::Finish {
@@ -262,86 +262,13 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             }
             _ => Step::Fin,
         };
-        self.lose(c, Input::Deadline, Reason::TimedOut(step));
-    }
-
-    /// The keepalive timer of a connection ran out (PROTOCOL.md 8.4).
-    pub(crate) fn keepalive_due(&mut self, c: u32) {
-        let Some(keepalive) = self.g.config.keepalive else {
-            return;
-        };
-        let row = self.connection(c);
-        if row.state != State::Online {
-            return;
+        let (n, awaits) = (row.nexus, row.awaited);
+        let reason = Reason::TimedOut(step);
+        self.lose(c, Input::Deadline, reason);
+        if n != NONE && awaits.intersects(Awaited::SETUP | Awaited::HELLO) {
+            // It may say yes yet, to nobody.
+            self.end_unused(n, reason);
         }
-        let n = row.nexus;
-        let deaf = n != NONE && self.stream_stopped(n);
-        let row = self.connection(c);
-        if !row.awaited.contains(Awaited::KEEPALIVE) {
-            // Whatever else came meanwhile: the peer may count on being asked.
-            row.probes = 0;
-            row.heard = false;
-            row.awaited.insert(Awaited::KEEPALIVE);
-            row.frames.insert(Frames::KEEPALIVE_REQ);
-            self.return_credits(c);
-            self.mark_tx(c);
-            self.arm_after(Timer::Keepalive(c), keepalive.interval);
-            return;
-        }
-        if deaf {
-            // What it says cannot be read now, but it can hear that this side lives.
-            row.probes = 0;
-            row.asked_again = row.asked_again.saturating_add(1);
-            row.frames.insert(Frames::KEEPALIVE_REQ);
-            self.mark_tx(c);
-            self.arm_after(Timer::Keepalive(c), keepalive.interval);
-            return;
-        }
-        // A peer that is heard lives, even if its answer is late.
-        row.probes = if core::mem::take(&mut row.heard) {
-            0
-        } else {
-            row.probes + 1
-        };
-        if row.probes < keepalive.probes {
-            self.arm_after(Timer::Keepalive(c), keepalive.interval);
-        } else {
-            let reason = Reason::TimedOut(Step::Keepalive);
-            if self.retries(c, reason) && n != NONE {
-                // Nobody answers there, whoever else is on it.
-                self.nexus_input(n, nexus::Input::Fail, Some(reason));
-            } else {
-                self.connection_input(c, Input::KeepaliveDead, Some(reason));
-            }
-        }
-    }
-
-    /// Whether the peer asks more than ten times in a second though nothing of ours comes between.
-    pub(crate) fn asks_too_often(&mut self, c: u32) -> bool {
-        const SECOND: Duration = Duration::from_secs(1);
-        let now = self.g.now;
-        let row = self.connection(c);
-        let sent = (row.req_sn, row.rsp_sn);
-        if row.asked_at != sent || now >= row.asked_since.after(SECOND) || row.asked_times == 0 {
-            (row.asked_times, row.asked_since, row.asked_at) = (1, now, sent);
-            return false;
-        }
-        row.asked_times = row.asked_times.saturating_add(1);
-        row.asked_times > KEEPALIVES_A_SECOND
-    }
-
-    /// The peer asked whether this side lives, so it does itself: the next question of ours has
-    /// time until the peer has missed one of its own.
-    pub(crate) fn keepalive_asked(&mut self, c: u32) {
-        let keepalive = self.g.config.keepalive;
-        let row = self.connection(c);
-        let waits = row.state == State::Online && !row.awaited.contains(Awaited::KEEPALIVE);
-        row.frames.insert(Frames::KEEPALIVE_RSP);
-        self.return_credits(c);
-        if let (Some(keepalive), true) = (keepalive, waits) {
-            self.arm_after(Timer::Keepalive(c), 2 * keepalive.time);
-        }
-        self.mark_tx(c);
     }
 
     /// Ends a connection that did not part by FIN: the peer may not know.
@@ -620,6 +547,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         for_each_oldest_first!(self, c, t => {
             self.end_task(t, reason);
         });
+        self.release_held(c);
     }
 
     /// A message of a connection that ends or is lost. The peer is told that its buffers of an

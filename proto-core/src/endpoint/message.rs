@@ -164,6 +164,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         response: &Response<'_>,
     ) -> Result<Keep, Violation> {
         let Some(t) = self.answered_task(n, response)? else {
+            self.end_hold(n, response);
             return Ok(self.answer_to_nobody(n, slot, response));
         };
         let session = &response.session;
@@ -230,6 +231,34 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             return Ok(None);
         }
         Err(unknown)
+    }
+
+    /// The answer to a message whose connection is over: the peer is done with its buffers.
+    fn end_hold(&mut self, n: u32, response: &Response<'_>) {
+        let last = response.kind == Kind::OneWayRsp
+            || (response.session.flags).contains(SessionFlags::RECEIPT_LAST);
+        let rtid = response.head.rtid;
+        let t = tid::index(rtid);
+        let rx_slots = self.g.config.rx_slots;
+        let row = match self.s.tables().tasks.get_mut(t as usize) {
+            Some(row) if last && !tid::is_control(rtid) && t >= rx_slots => row,
+            _ => return,
+        };
+        let kind = if response.kind == Kind::MsgRsp {
+            Kind::MsgReq
+        } else {
+            Kind::OneWayReq
+        };
+        let held = tid::matches(rtid, row.generation)
+            && row.nexus == n
+            && row.kind == kind
+            && row.state == State::Ended
+            && row.flags.contains(TaskFlags::PEER_HOLDS);
+        if held {
+            row.flags.remove(TaskFlags::PEER_HOLDS);
+            self.maybe_return(t);
+            self.try_free(t);
+        }
     }
 
     /// The data of a response that nobody waits for any more is not READ. If it was to be, the peer

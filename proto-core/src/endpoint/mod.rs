@@ -24,6 +24,7 @@ mod hot;
 mod info;
 #[cfg(feature = "check")]
 pub(crate) mod invariants;
+mod keepalive;
 mod message;
 mod outcome;
 mod plain;

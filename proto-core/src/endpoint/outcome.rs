@@ -163,9 +163,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// A message that was not posted yet never will be.
     pub(crate) fn never_sent(&mut self, t: u32, reason: Reason) {
-        let repeated = self.task(t).flags.contains(TaskFlags::REPEATED);
+        let row = self.task(t);
+        // A part of a direct READ or WRITE may be out.
+        let begun = row.flags.contains(TaskFlags::REPEATED) || row.state == State::Sent;
         if self.task_input(t, Input::Flush) == Action::GiveUp {
-            let failure = if repeated {
+            let failure = if begun {
                 Failure::ConnectionEnded(reason)
             } else {
                 Failure::NeverSent(reason)
@@ -179,6 +181,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let row = self.task(t);
         let (c, state) = (row.connection, row.state);
         let repeated = row.flags.contains(TaskFlags::REPEATED);
+        let n = row.nexus;
+        let waits = matches!(state, State::Sent | State::Orphaned);
+        if waits && n != NONE && !row.flags.contains(TaskFlags::INCOMING) {
+            // Its answer may still come, and is nobody's then.
+            self.nexus(n).late_allowed = true;
+        }
         let lost = self.connection(c).state == ConnectionState::Parting;
         match self.task_input(t, Input::Flush) {
             Action::GiveUp => {

@@ -431,6 +431,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 self.connection(c).keepalive_rtid = ltid;
                 self.keepalive_asked(c);
             }
+            // What came before it meant nothing either, so its number is not the next one.
+            Kind::AckReq if !Self::receives(self.connection(c).state) => {
+                self.g.counters.late += 1;
+                self.trace.mark("stale session frame ignored");
+            }
             Kind::AckReq => self.on_ack_request(c, request),
             _ => return Err(Violation::new(What::UnexpectedKind, 4, kind.word().into())),
         }

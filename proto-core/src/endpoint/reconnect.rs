@@ -296,6 +296,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
                 _ => self.end_task(t, reason),
             }
         });
+        self.release_held(c);
     }
 
     /// READs and WRITEs by the user's own addresses leave the queue: what those addresses mean to a

@@ -301,7 +301,6 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.disarm(Timer::Task(t));
         self.leave_pool_line(t);
         self.discard_payload(t);
-        self.release_held(c);
         self.try_free(t);
     }
 
@@ -570,7 +569,7 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
     }
 
     /// Delivers what no longer waits behind a fetch.
-    fn release_held(&mut self, c: u32) {
+    pub(crate) fn release_held(&mut self, c: u32) {
         loop {
             let tables = self.s.tables();
             let row = &mut tables.connections[c as usize];

@@ -529,8 +529,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let (req, rsp, turn, n) = (row.req_head, row.rsp_head, row.rsp_turn, row.nexus);
         let waits = row.frames.contains(Frames::RESUMING);
+        // Behind the last FIN_RSP a libxio waits for no answer any more; one of this kind learns by
+        // it that its buffers are free.
+        let last = row.state == ConnectionState::TimeWait && !row.frames.contains(Frames::FIN_RSP);
+        let over = last && self.nexus(n).agreement.version == 0;
         let req_goes = req != NONE && !waits && (!flow_control || self.covered(c, req));
-        let rsp_goes = rsp != NONE;
+        let rsp_goes = rsp != NONE && !over;
         let turn = turn || (rsp_goes && self.lacks_request_credits(n));
         match (req_goes, rsp_goes, turn) {
             (true, false, _) | (true, true, false) => return Pick::Request(req),

@@ -540,6 +540,8 @@ pub struct Connection {
     pub(crate) asked_at: (u16, u16),
     /// Questions that were repeated, as their answers could not be read: those may come too.
     pub(crate) asked_again: u8,
+    /// The first in the send queue when keepalive last looked and this side did not read.
+    pub(crate) untaken: u32,
 
     // Memory for payloads.
     pub(crate) policy: ConnectionPolicy,
@@ -642,6 +644,7 @@ impl Connection {
         asked_since: Instant::ZERO,
         asked_at: (0, 0),
         asked_again: 0,
+        untaken: NONE,
         policy: ConnectionPolicy::ASK,
         pool_bytes: 0,
         pool_head: NONE,

@@ -109,7 +109,7 @@ super::machine! {
         Leaving + Moved => FinWait1 / SendFin;
         Leaving + Refused => FinWait1 / SendFin;
         Leaving + Abort => Ending / Drop;
-        Leaving + Lost => Ending / Finish;
+        Leaving + Lost => Ending / Give;
         Leaving + Broken => Ending / Drop;
         Leaving + Deadline => Ending / Drop;
         Leaving + Yield => Ending / Drop;

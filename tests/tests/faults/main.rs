@@ -5,6 +5,7 @@ mod anew;
 mod cancel;
 mod completions;
 mod credits;
+mod ends;
 mod flow;
 mod lists;
 mod liveness;

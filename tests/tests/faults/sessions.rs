@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use xio_proto::storage::Counts;
 use xio_proto::{
-    CmEvent, CmKind, CommandError, Config, ConnectOptions, Event, Failure, Message, Reason,
-    RequestOptions, Resource, SessionId, Step, TransportLimits,
+    CmEvent, CmKind, CommandError, Config, ConnectOptions, Event, Failure, Keepalive, Message,
+    Reason, RequestOptions, Resource, SessionId, Step, TransportLimits,
 };
 use xio_tests::pair::Pair;
 use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
 use crate::users::{
-    accepts, closed, connects, creates, deaf_to_frames, established, failed, is, reasons, resolves,
-    serve, settle, wind_up,
+    accepts, closed, connects, creates, deaf_to_frames, disconnects, established, failed, is,
+    reasons, resolves, serve, settle, wind_up,
 };
 
 #[test]
@@ -400,6 +400,106 @@ fn who_is_sent_away_with_a_full_table_leaves_without_goodbye() {
         assert!(waited == most, "{waited:?}");
         wind_up(&mut rig);
     }
+}
+
+/// `accept`, which came when the client had gone, though its connection was not freed yet.
+#[test]
+fn a_session_whose_connection_is_ending_is_not_answered() {
+    const KEEPALIVE_REQ: [u8; 4] = [0, 0, 0x40, 2];
+    for how in ["accept", "reject", "redirect"] {
+        let config = |i| Config {
+            keepalive: small(i).keepalive.map(|keepalive| Keepalive {
+                time: Duration::from_secs(1),
+                ..keepalive
+            }),
+            ..small(i)
+        };
+        let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+        rig.dial_with(&shared(60));
+        settle(&mut rig);
+        rig.dial_with(&shared(61));
+        rig.run();
+        let asked = rig.sides[1].events.pop_front();
+        let Some(Event::SessionRequest { session, .. }) = asked else {
+            panic!("{asked:?}")
+        };
+        // A keepalive for the first becomes one for the second, whose number is easily guessed; its
+        // answer is out when the transport connection ends, which therefore keeps the connection.
+        rig.gates[1].frames = true;
+        while rig.waiting(1) == 0 {
+            assert!(rig.advance());
+        }
+        let mut frame = rig.intercept(1).expect("one waits");
+        assert_eq!(frame[4..8], KEEPALIVE_REQ);
+        let first = u32::from_be_bytes(frame[16..20].try_into().expect("four bytes"));
+        frame[16..20].copy_from_slice(&(first + 1).to_be_bytes());
+        rig.gates[1] = Gate::default().hold(disconnects);
+        rig.gates[1].sends = true;
+        assert!(rig.inject(1, &frame));
+        rig.run();
+        rig.tell(1, CmKind::AddrChange);
+        let (now, side) = (rig.now, &mut rig.sides[1]);
+        let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
+        let answered = match how {
+            "accept" => {
+                let accepted = endpoint.accept(now, session, 70, &[], b"", slots);
+                accepted.map(|_| ())
+            }
+            "reject" => endpoint.reject(now, session, 5, b"", slots),
+            _ => endpoint.redirect(now, session, &[b"rdma://10.0.0.2:7000"], slots),
+        };
+        let gone = CommandError::WrongState("its client has gone");
+        assert_eq!(answered, Err(gone), "{how}");
+        wind_up(&mut rig);
+    }
+}
+
+/// Whether its user has closed meanwhile or not.
+#[test]
+fn a_server_that_decides_too_late_hears_that_its_client_left() {
+    for closes in [false, true] {
+        let config = |i| Config {
+            setup_timeout: Duration::from_secs(2 + 60 * u64::from(i)),
+            ..small(i)
+        };
+        let mut rig = Rig::with(config, |_| TransportLimits::rdma());
+        let client = rig.dial(60);
+        rig.run();
+        let now = rig.now;
+        if closes {
+            let closing = rig.sides[0].endpoint.close(now, client);
+            assert_eq!(closing, Ok(()));
+            rig.run();
+        }
+        while closed(&rig, 0) == 0 {
+            assert!(rig.advance());
+        }
+        assert_eq!(rig.now.since(now), Duration::from_secs(2));
+        let over = is(&rig, 1, |event| {
+            matches!(event, Event::SessionClosed { .. })
+        });
+        assert_eq!(over, 1, "{closes}: {:#?}", rig.log[1]);
+        wind_up(&mut rig);
+    }
+}
+
+#[test]
+fn who_closes_and_loses_its_transport_connection_hears_that_it_failed() {
+    let mut rig = Rig::new();
+    let client = rig.dial(60);
+    rig.run();
+    let (now, endpoint) = (rig.now, &mut rig.sides[0].endpoint);
+    endpoint.close(now, client).expect("known");
+    rig.run();
+    rig.tell(0, CmKind::Disconnected);
+    rig.run();
+    assert_eq!(
+        (failed(&rig, 0), closed(&rig, 0)),
+        (1, 1),
+        "{:#?}",
+        rig.log[0]
+    );
+    wind_up(&mut rig);
 }
 
 #[test]

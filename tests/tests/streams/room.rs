@@ -1,5 +1,7 @@
 //! Receive slots: a user who keeps everything stops its peer, and nothing else.
 
+use std::time::Duration;
+
 use xio_proto::{Config, ConnectOptions};
 use xio_tests::stream_pair::{Cut, StreamPair};
 use xio_tests::talk::{Say, Talk, free_rows};
@@ -274,5 +276,80 @@ fn a_slot_that_comes_back_without_the_user_is_given_on_too() {
         talk.settle(&mut world);
         assert_eq!(talk.kept[1].len(), 16);
         assert_eq!(world.unread(1), 0);
+    }
+}
+
+/// Neither side reads as its slots are full of requests, whose answers the other would have to read:
+/// a stream has no credits that keep it from this. It ends with keepalive; before, for want of
+/// anything that may be read, that waited for ever.
+#[test]
+fn two_that_wait_for_each_other_are_told_by_keepalive() {
+    for dual in [false, true] {
+        let config = |i| Config::new(i, 16, 128);
+        let mut world = tcp_with(config, Cut::Whole);
+        world.window = 600;
+        let free = free_rows(&mut world);
+        let mut talk = Talk::open(&mut world, dual);
+        for user in 0..60 {
+            for i in 0..2 {
+                talk.say(&mut world, i, &Say::request(user));
+            }
+        }
+        talk.settle(&mut world);
+        let answered = |talk: &Talk, i| talk.count(i, "response");
+        assert!(answered(&talk, 0) < 60 && answered(&talk, 1) < 60);
+        assert!(world.unread(0) > 0 && world.unread(1) > 0);
+        let start = world.now;
+        while talk.count(0, "closed") + talk.count(1, "closed") < 2 {
+            let waits = world.now.since(start) < Duration::from_secs(3600);
+            assert!(waits && world.advance(), "nobody is told");
+            talk.settle(&mut world);
+        }
+        let waited = world.now.since(start);
+        // It is asked after 60 s, then looked at every 20 s; the first look has none to compare with.
+        assert_eq!(waited, Duration::from_secs(60 + 4 * 20));
+        for i in 0..2 {
+            let outcomes = answered(&talk, i) + talk.count(i, "failed") + talk.count(i, "sent");
+            let answers = talk.count(i, "request");
+            assert_eq!(outcomes, 60 + answers, "{:#?}", talk.heard[i]);
+        }
+        talk.outlive(&mut world);
+        assert_eq!(free_rows(&mut world), free);
+    }
+}
+
+/// A user who takes its time is no reason to end anything, however long both take.
+#[test]
+fn two_whose_users_keep_everything_are_left_alone() {
+    for dual in [false, true] {
+        let config = |i| Config::new(i, 16, 128);
+        let mut world = tcp_with(config, Cut::Whole);
+        world.window = 600;
+        let free = free_rows(&mut world);
+        let mut talk = Talk::open(&mut world, dual);
+        talk.keep = [true; 2];
+        for user in 0..60 {
+            for i in 0..2 {
+                talk.say(&mut world, i, &Say::one_way(user));
+            }
+        }
+        talk.settle(&mut world);
+        assert!(world.unread(0) > 0 && world.unread(1) > 0);
+        let end = world.now.after(Duration::from_secs(3600));
+        while world.now < end {
+            assert!(world.advance());
+            talk.settle(&mut world);
+        }
+        assert_eq!(talk.count(0, "closed") + talk.count(1, "closed"), 0);
+        talk.keep = [false; 2];
+        for i in [0, 1, 0, 1, 0, 1, 0, 1, 0, 1] {
+            talk.let_go(&mut world, i);
+            talk.settle(&mut world);
+        }
+        for i in 0..2 {
+            assert_eq!(talk.count(i, "one-way"), 60, "{:#?}", talk.heard);
+        }
+        talk.close(&mut world, 0);
+        assert_eq!(free_rows(&mut world), free);
     }
 }
