@@ -88,7 +88,7 @@
 //! | `listeners` | [`Listener`](storage::Listener) | 80 | 0 |
 //! | `nexuses` | [`Nexus`](storage::Nexus) | 400 | 1 |
 //! | `sessions` | [`Session`](storage::Session) | 120 | 1 |
-//! | `connections` | [`Connection`](storage::Connection) | 408 | 2 |
+//! | `connections` | [`Connection`](storage::Connection) | 416 | 2 |
 //! | `tasks` | [`Task`](storage::Task) | 456 | 1 |
 //! | `rx_slots` | [`Slot`](storage::Slot) and `Task` | 32 + 456 | 1 |
 //! | `tx_slots` | `Slot` | 32 | 0 |
@@ -99,7 +99,7 @@
 //!
 //! bytes = the sum over all counts of count × (bytes of its rows + 16 for each of its deadlines):
 //! [`Counts::bytes`](storage::Counts::bytes). An idle connection with a session and a transport
-//! connection of its own takes 400 + 120 + 408 + 4 × 16 = 992 bytes. The slots' own bytes are the
+//! connection of its own takes 400 + 120 + 416 + 4 × 16 = 1000 bytes. The slots' own bytes are the
 //! driver's: `slot_size` each.
 //!
 //! # Ids
