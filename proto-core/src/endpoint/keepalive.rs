@@ -27,12 +27,12 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         }
         let n = row.nexus;
         let deaf = n != NONE && self.stream_stopped(n);
+        let (untaken, same) = self.untaken(c);
         let row = self.connection(c);
         if !row.awaited.contains(Awaited::KEEPALIVE) {
             // Whatever else came meanwhile: the peer may count on being asked.
             row.probes = 0;
             row.heard = false;
-            row.untaken = NONE;
             row.awaited.insert(Awaited::KEEPALIVE);
             row.frames.insert(Frames::KEEPALIVE_REQ);
             self.return_credits(c);
@@ -40,15 +40,14 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
             self.arm_after(Timer::Keepalive(c), keepalive.interval);
             return;
         }
-        let all_taken = n == NONE || self.nexus(n).sq_head == NONE;
-        let row = self.connection(c);
         // A peer that is heard lives, even if its answer is late.
         let heard = core::mem::take(&mut row.heard);
-        let counts = !heard && (!deaf || self.stands_still(c));
+        // Neither side reads, and if no user here can change that, it may stay so for ever.
+        let counts = !heard && (!deaf || (same && !self.users_hold_some(n)));
         let row = self.connection(c);
         row.probes = if counts { row.probes + 1 } else { 0 };
         if row.probes < keepalive.probes {
-            if deaf && all_taken {
+            if deaf && !untaken {
                 // What it says cannot be read now, but it can hear that this side lives. Not while
                 // it does not read either: it would hear all those at once, and far too often.
                 row.asked_again = row.asked_again.saturating_add(1);
@@ -95,13 +94,17 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         self.mark_tx(c);
     }
 
-    /// This side does not read, and what it wrote first is still not taken since the last look. If no
-    /// user here can change that, both sides may wait for each other for ever.
-    fn stands_still(&mut self, c: u32) -> bool {
+    /// Whether something that this side wrote is not taken yet, and whether it is the same that was the
+    /// first of this at the last look.
+    fn untaken(&mut self, c: u32) -> (bool, bool) {
         let n = self.connection(c).nexus;
-        let first = self.nexus(n).sq_head;
+        let first = if n == NONE {
+            NONE
+        } else {
+            self.nexus(n).sq_head
+        };
         let before = core::mem::replace(&mut self.connection(c).untaken, first);
-        first != NONE && before == first && !self.users_hold_some(n)
+        (first != NONE, first != NONE && before == first)
     }
 
     /// Whether a message that came on a transport connection is in its user's hands.

@@ -3,7 +3,7 @@
 use super::Endpoint;
 use super::session::Keep;
 use super::snapshot::count;
-use crate::entries::{Connection, Ending, Frames, TaskEvents, TaskFlags};
+use crate::entries::{Connection, Ending, Frames, Task, TaskEvents, TaskFlags};
 use crate::error::{Failure, Reason};
 use crate::ids::NONE;
 use crate::mutant::mutated;
@@ -204,57 +204,48 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
 
     /// The outstanding message that a response answers. `None`: answered before, late.
     fn answered_task(&mut self, n: u32, response: &Response<'_>) -> Result<Option<u32>, Violation> {
-        let rtid = response.head.rtid;
-        let unknown = Violation::new(What::UnknownTask, 66, rtid.into());
-        let t = tid::index(rtid);
-        let kind = if response.kind == Kind::MsgRsp {
-            Kind::MsgReq
-        } else {
-            Kind::OneWayReq
-        };
-        let rx_slots = self.g.config.rx_slots;
-        let row = match self.s.tables().tasks.get(t as usize) {
-            Some(row) if !tid::is_control(rtid) && t >= rx_slots => row,
-            _ => return Err(unknown),
-        };
-        let waits = matches!(row.state, State::Sent | State::Orphaned);
-        let known = tid::matches(rtid, row.generation)
-            && row.nexus == n
-            && row.kind == kind
-            && row.direct == crate::entries::Direct::No
-            && waits;
-        if known {
+        let named = self.named_task(n, response);
+        let waits = |row: &Task| matches!(row.state, State::Sent | State::Orphaned);
+        if let Some(t) = named.filter(|&t| waits(self.task(t))) {
             return Ok(Some(t));
         }
         if self.nexus(n).late_allowed {
             self.g.counters.late += 1;
             return Ok(None);
         }
-        Err(unknown)
+        let rtid = response.head.rtid;
+        Err(Violation::new(What::UnknownTask, 66, rtid.into()))
+    }
+
+    /// The message of this side that a response names, whatever became of it since.
+    fn named_task(&mut self, n: u32, response: &Response<'_>) -> Option<u32> {
+        let rtid = response.head.rtid;
+        let t = tid::index(rtid);
+        if tid::is_control(rtid) || t < self.g.config.rx_slots {
+            return None;
+        }
+        let kind = if response.kind == Kind::MsgRsp {
+            Kind::MsgReq
+        } else {
+            Kind::OneWayReq
+        };
+        let row = self.s.tables().tasks.get(t as usize)?;
+        let known = tid::matches(rtid, row.generation)
+            && row.nexus == n
+            && row.kind == kind
+            && row.direct == crate::entries::Direct::No;
+        known.then_some(t)
     }
 
     /// The answer to a message whose connection is over: the peer is done with its buffers.
     fn end_hold(&mut self, n: u32, response: &Response<'_>) {
         let last = response.kind == Kind::OneWayRsp
             || (response.session.flags).contains(SessionFlags::RECEIPT_LAST);
-        let rtid = response.head.rtid;
-        let t = tid::index(rtid);
-        let rx_slots = self.g.config.rx_slots;
-        let row = match self.s.tables().tasks.get_mut(t as usize) {
-            Some(row) if last && !tid::is_control(rtid) && t >= rx_slots => row,
-            _ => return,
+        let Some(t) = self.named_task(n, response).filter(|_| last) else {
+            return;
         };
-        let kind = if response.kind == Kind::MsgRsp {
-            Kind::MsgReq
-        } else {
-            Kind::OneWayReq
-        };
-        let held = tid::matches(rtid, row.generation)
-            && row.nexus == n
-            && row.kind == kind
-            && row.state == State::Ended
-            && row.flags.contains(TaskFlags::PEER_HOLDS);
-        if held {
+        let row = self.task(t);
+        if row.state == State::Ended && row.flags.contains(TaskFlags::PEER_HOLDS) {
             row.flags.remove(TaskFlags::PEER_HOLDS);
             self.maybe_return(t);
             self.try_free(t);

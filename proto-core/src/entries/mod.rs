@@ -540,7 +540,7 @@ pub struct Connection {
     pub(crate) asked_at: (u16, u16),
     /// Questions that were repeated, as their answers could not be read: those may come too.
     pub(crate) asked_again: u8,
-    /// The first in the send queue when keepalive last looked and this side did not read.
+    /// The first in the send queue when keepalive last looked.
     pub(crate) untaken: u32,
 
     // Memory for payloads.
