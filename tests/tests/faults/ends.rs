@@ -9,18 +9,14 @@ use xio_proto::{
 use xio_tests::rig::{Rig, small};
 use xio_tests::talk::{Say, Talk, World};
 
-use crate::users::{abort, closed, established, is, open, settle, wind_up};
+use crate::users::{abort, asked, closed, established, is, open, settle, wind_up};
 
 /// Two connections on one transport connection; the talk is on the first.
 fn beside_another() -> (Rig, Talk) {
-    beside_another_with(Extensions::DEFAULT)
+    beside_another_with(small)
 }
 
-fn beside_another_with(extensions: Extensions) -> (Rig, Talk) {
-    let config = |i| Config {
-        extensions,
-        ..small(i)
-    };
+fn beside_another_with(config: impl Fn(u8) -> Config) -> (Rig, Talk) {
     let mut rig = Rig::with(config, |_| TransportLimits::rdma());
     let mut talk = Talk::open(&mut rig, false);
     let first = talk.connections;
@@ -76,7 +72,10 @@ fn a_receipt_that_is_due_behind_the_last_fin_harms_nobody() {
         (false, both[1]),
         (true, both[1]),
     ] {
-        let (mut rig, mut talk) = beside_another_with(extensions);
+        let (mut rig, mut talk) = beside_another_with(|i| Config {
+            extensions,
+            ..small(i)
+        });
         // Its user has not heard of the message when it closes.
         rig.sides[1].deaf = true;
         let say = Say {
@@ -190,11 +189,7 @@ fn what_a_client_said_that_closed_and_was_not_let_in_was_never_sent() {
         for one_way in [false, true] {
             let mut rig = Rig::new();
             let client = rig.dial(60);
-            rig.run();
-            let asked = rig.sides[1].events.pop_front();
-            let Some(Event::SessionRequest { session, .. }) = asked else {
-                panic!("{asked:?}")
-            };
+            let session = asked(&mut rig);
             let (now, endpoint) = (rig.now, &mut rig.sides[0].endpoint);
             let (message, options) = (Message::default(), RequestOptions::default());
             let said = if one_way {
@@ -271,17 +266,11 @@ fn a_direct_write_that_is_half_out_was_sent() {
 
 #[test]
 fn credits_for_a_connection_that_is_ending_are_no_violation() {
-    let config = |i| Config {
+    let (mut rig, mut talk) = beside_another_with(|i| Config {
         flow_control: true,
         depth_messages: 4,
         ..small(i)
-    };
-    let mut rig = Rig::with(config, |_| TransportLimits::rdma());
-    let mut talk = Talk::open(&mut rig, false);
-    let first = talk.connections;
-    rig.dial_with(&ConnectOptions::new(61));
-    talk.settle(&mut rig);
-    talk.connections = first;
+    });
     // The server's user has them, and the data of the first is not here yet.
     talk.keep[1] = true;
     for say in [large(1), Say::one_way(2), Say::one_way(3)] {

@@ -12,8 +12,8 @@ use xio_tests::rig::{Gate, Rig, small};
 use xio_tests::talk::{Say, Talk, World, free_rows};
 
 use crate::users::{
-    accepts, closed, connects, creates, deaf_to_frames, disconnects, established, failed, is,
-    reasons, resolves, serve, settle, wind_up,
+    accepts, asked, closed, connects, creates, deaf_to_frames, disconnects, established, failed,
+    is, reasons, resolves, serve, settle, wind_up,
 };
 
 #[test]
@@ -65,19 +65,16 @@ fn close_and_abort_at_every_step_end_once() {
 }
 
 /// A client that waits for its server's user to decide about a session.
-fn asked() -> (Rig, SessionId) {
+fn waiting() -> (Rig, SessionId) {
     let mut rig = Rig::new();
     rig.dial(60);
-    rig.run();
-    let Some(Event::SessionRequest { session, .. }) = rig.sides[1].events.pop_front() else {
-        panic!("nobody asked")
-    };
+    let session = asked(&mut rig);
     (rig, session)
 }
 
 #[test]
 fn a_rejection_is_told_once_and_leaves_nothing() {
-    let (mut rig, session) = asked();
+    let (mut rig, session) = waiting();
     let (now, side) = (rig.now, &mut rig.sides[1]);
     let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
     endpoint
@@ -291,7 +288,7 @@ fn a_moved_connection_leaves_nothing_behind() {
     for redirect in [false, true] {
         for lost in 0..20 {
             for i in 0..2 {
-                let (mut rig, session) = asked();
+                let (mut rig, session) = waiting();
                 let (now, side) = (rig.now, &mut rig.sides[1]);
                 let portals: [&[u8]; 1] = [b"rdma://10.0.0.2:7000"];
                 let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
@@ -326,7 +323,7 @@ fn a_client_that_closes_on_its_way_to_a_portal_still_names_it() {
     let setups = |rig: &Rig| rig.sides[0].sent.iter().filter(named).count();
     let mut after_close = 0;
     for steps in 0..24 {
-        let (mut rig, session) = asked();
+        let (mut rig, session) = waiting();
         let (now, side) = (rig.now, &mut rig.sides[1]);
         let sent_on = side
             .endpoint
@@ -366,11 +363,7 @@ fn who_is_sent_away_with_a_full_table_leaves_without_goodbye() {
         }
         settle(&mut rig);
         rig.dial_with(&shared(60));
-        rig.run();
-        let asked = rig.sides[1].events.pop_front();
-        let Some(Event::SessionRequest { session, .. }) = asked else {
-            panic!("{asked:?}")
-        };
+        let session = asked(&mut rig);
         let (now, side) = (rig.now, &mut rig.sides[1]);
         let (endpoint, slots) = (&mut side.endpoint, &mut side.slots);
         let portals: [&[u8]; 1] = [b"rdma://10.0.0.2:7000"];
@@ -402,7 +395,7 @@ fn who_is_sent_away_with_a_full_table_leaves_without_goodbye() {
     }
 }
 
-/// `accept`, which came when the client had gone, though its connection was not freed yet.
+/// Its client has gone, but the connection is not freed yet.
 #[test]
 fn a_session_whose_connection_is_ending_is_not_answered() {
     const KEEPALIVE_REQ: [u8; 4] = [0, 0, 0x40, 2];
@@ -418,11 +411,7 @@ fn a_session_whose_connection_is_ending_is_not_answered() {
         rig.dial_with(&shared(60));
         settle(&mut rig);
         rig.dial_with(&shared(61));
-        rig.run();
-        let asked = rig.sides[1].events.pop_front();
-        let Some(Event::SessionRequest { session, .. }) = asked else {
-            panic!("{asked:?}")
-        };
+        let session = asked(&mut rig);
         // A keepalive for the first becomes one for the second, whose number is easily guessed; its
         // answer is out when the transport connection ends, which therefore keeps the connection.
         rig.gates[1].frames = true;

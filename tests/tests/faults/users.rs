@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xio_proto::{ConnectionId, Control, Event, Reason, TaskId};
+use xio_proto::{ConnectionId, Control, Event, Reason, SessionId, TaskId};
 use xio_tests::rig::{Gate, Rig};
 use xio_tests::talk::{Talk, World};
 
@@ -217,6 +217,16 @@ pub(crate) fn reasons(rig: &Rig, i: usize) -> Vec<Reason> {
         _ => None,
     };
     rig.log[i].iter().filter_map(reason).collect()
+}
+
+/// The session that the server's user is to decide about.
+pub(crate) fn asked(rig: &mut Rig) -> SessionId {
+    rig.run();
+    let event = rig.sides[1].events.pop_front();
+    let Some(Event::SessionRequest { session, .. }) = event else {
+        panic!("{event:?}")
+    };
+    session
 }
 
 /// Accepts what was asked of the server.
