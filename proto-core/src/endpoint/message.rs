@@ -209,7 +209,9 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         if let Some(t) = named.filter(|&t| waits(self.task(t))) {
             return Ok(Some(t));
         }
-        if self.nexus(n).late_allowed {
+        let nexus = self.nexus(n);
+        if nexus.late_allowed || nexus.late_due > 0 {
+            nexus.late_due = nexus.late_due.saturating_sub(1);
             self.g.counters.late += 1;
             return Ok(None);
         }

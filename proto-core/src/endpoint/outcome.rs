@@ -184,8 +184,11 @@ impl<S: Storage, T: Trace> Endpoint<S, T> {
         let n = row.nexus;
         let waits = matches!(state, State::Sent | State::Orphaned);
         if waits && n != NONE && !row.flags.contains(TaskFlags::INCOMING) {
-            // Its answer may still come, and is nobody's then.
-            self.nexus(n).late_allowed = true;
+            // Its answer may still come, and is nobody's then. Only that: who makes answers up is not
+            // forgiven for having some to send.
+            let due = 1 + u32::from(row.flags.contains(TaskFlags::RECEIPT));
+            let nexus = self.nexus(n);
+            nexus.late_due = nexus.late_due.saturating_add(due);
         }
         let lost = self.connection(c).state == ConnectionState::Parting;
         match self.task_input(t, Input::Flush) {

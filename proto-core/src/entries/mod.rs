@@ -183,6 +183,8 @@ pub struct Nexus {
     pub(crate) connection_count: u32,
     /// A connection ended here without the full FIN exchange: answers to it may still come.
     pub(crate) late_allowed: bool,
+    /// Answers and receipts that may still come to messages of connections that ended by FIN.
+    pub(crate) late_due: u32,
     pub(crate) tx_head: u32,
     pub(crate) tx_tail: u32,
 
@@ -278,6 +280,7 @@ impl Nexus {
         connections: NONE,
         connection_count: 0,
         late_allowed: false,
+        late_due: 0,
         tx_head: NONE,
         tx_tail: NONE,
         ready_next: NONE,

@@ -98,6 +98,41 @@ fn a_receipt_that_is_due_behind_the_last_fin_harms_nobody() {
     }
 }
 
+/// An answer to what waited when its connection ended is late; one more than that is made up.
+#[test]
+fn answers_behind_the_last_fin_are_as_many_as_waited() {
+    for waiting in 1..4 {
+        let (mut rig, mut talk) = beside_another();
+        talk.keep[1] = true;
+        for user in 0..waiting {
+            talk.say(&mut rig, 0, &Say::request(user));
+        }
+        talk.settle(&mut rig);
+        talk.keep[1] = false;
+        rig.gates[0].frames = true;
+        talk.say(&mut rig, 0, &Say::request(9));
+        talk.settle(&mut rig);
+        let mut forged = rig.intercept(0).expect("the response");
+        // It comes after all, and what goes on has the next numbers.
+        assert!(rig.inject(0, &forged));
+        rig.gates[0].frames = false;
+        let (now, client) = (rig.now, talk.connections[0].expect("open"));
+        rig.sides[0].endpoint.close(now, client).expect("open");
+        soon_after(&mut rig, &mut talk);
+        the_other_stays(&rig);
+        for n in 0..=waiting {
+            assert_eq!(violations(&rig)[0], 0, "{n} of {waiting} were late");
+            let last = rig.sides[1].sent.last().expect("the last FIN");
+            let sn = u16::from_be_bytes([last[60], last[61]]) + 1 + n as u16;
+            forged[60..62].copy_from_slice(&sn.to_be_bytes());
+            assert!(rig.inject(0, &forged));
+            rig.run();
+        }
+        assert_eq!(violations(&rig)[0], 1, "{:#?}", rig.log[0]);
+        wind_up(&mut rig);
+    }
+}
+
 #[test]
 fn a_payload_that_is_decided_on_behind_the_last_fin_harms_nobody() {
     for (one_way, provide) in [(false, false), (false, true), (true, false), (true, true)] {
