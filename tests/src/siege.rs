@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use xio_proto::driver::Driver;
 use xio_proto::{
-    Config, ConnectOptions, ConnectionId, ConnectionPolicy, Data, Event, FreeRows, ListenOptions,
-    Message, RequestOptions, Segment, SessionId, SessionOpen, Span, TaskId,
+    CommandError, Config, ConnectOptions, ConnectionId, ConnectionPolicy, Data, Event, FreeRows,
+    ListenOptions, Message, RequestOptions, Segment, SessionId, SessionOpen, Span, TaskId,
 };
 use xio_tcp::{Options, Stats, TcpDriver};
 
@@ -126,6 +126,8 @@ struct Server {
     hoard: VecDeque<TaskId>,
     /// Requests of honest clients so far.
     honest: u64,
+    /// Those that wait for room for their answers.
+    owed: VecDeque<(TaskId, Data)>,
     /// Messages of hostile ones.
     messages: u64,
     sessions: u64,
@@ -152,6 +154,7 @@ impl Server {
             driver,
             shared,
             hoard: VecDeque::new(),
+            owed: VecDeque::new(),
             honest: 0,
             messages: 0,
             sessions: 0,
@@ -227,7 +230,8 @@ impl Server {
                 user, task, data, ..
             } if user == FRIEND => {
                 self.honest += 1;
-                self.answer(task, Some(data));
+                self.owed.push_back((task, data));
+                self.answer_friends();
             }
             Event::Request {
                 user,
@@ -240,7 +244,7 @@ impl Server {
                 if self.messages.is_multiple_of(3) {
                     self.hoard.push_back(task);
                 } else {
-                    self.answer(task, Some(data));
+                    self.answer_foe(task, Some(data));
                 }
                 if self.messages.is_multiple_of(16) {
                     self.ask(connection);
@@ -249,9 +253,10 @@ impl Server {
                 if self.hoard.len() > HOARD
                     && let Some(task) = self.hoard.pop_front()
                 {
-                    self.answer(task, None);
+                    self.answer_foe(task, None);
                 }
             }
+            Event::Writable { user: FRIEND, .. } => self.answer_friends(),
             Event::OneWay { task, .. } | Event::Response { task, .. } => {
                 self.messages += 1;
                 let _ = self.driver.release(task);
@@ -281,7 +286,8 @@ impl Server {
     }
 
     /// What the data was comes back: itself, or when it is long its sum.
-    fn answer(&mut self, task: TaskId, data: Option<Data>) {
+    /// False when there is no room now.
+    fn answer(&mut self, task: TaskId, data: Option<Data>) -> bool {
         let mut bytes = Vec::new();
         if let Some(data) = data {
             self.driver.with_data(data, |piece| bytes.extend(piece));
@@ -307,8 +313,29 @@ impl Server {
             }
             Err(error) => Err(error),
         };
-        if answered.is_err() {
+        match answered {
+            Err(CommandError::Full(_)) => false,
+            Ok(()) => true,
+            Err(_) => {
+                let _ = self.driver.release(task);
+                true
+            }
+        }
+    }
+
+    fn answer_foe(&mut self, task: TaskId, data: Option<Data>) {
+        if !self.answer(task, data) {
             let _ = self.driver.release(task);
+        }
+    }
+
+    /// Answers honest clients in order as long as there is room; a `Writable` says when there is more.
+    fn answer_friends(&mut self) {
+        while let Some((task, data)) = self.owed.pop_front() {
+            if !self.answer(task, Some(data)) {
+                self.owed.push_front((task, data));
+                return;
+            }
         }
     }
 
